@@ -143,7 +143,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
-        """Parses the `BYRE_*` variables of `env`. Raises `SettingsError` for the first bad one; `unknown` finds strange ones."""
+        """Parses the `BYRE_*` variables of `env`. Raises `SettingsError` for a bad one; `unknown` finds strange ones."""
         values: dict[str, Any] = {"given": set(), "notify_socket": env.get("NOTIFY_SOCKET", "")}
         for field in _fields():
             variable = PREFIX + field.name.upper()
