@@ -1,0 +1,41 @@
+"""The API as a WSGI application, for a server to load: `app.main:create()`.
+
+Rules: one call of `create` for each server process, after it was forked. A configuration that can't work ends the process with
+one line and no traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from app.settings import SettingsError, load
+
+if TYPE_CHECKING:
+    from app.http.app import App
+    from app.wiring import Base
+
+EXIT_CONFIGURATION = 4
+"""gunicorn takes this exit status of a server process as "can't be loaded" and stops, instead of trying for ever."""
+
+_base: Base | None = None
+
+
+def create() -> App:
+    """The application with its clients connected and proven. Ends the process if the settings can't work."""
+    global _base  # the server calls `create`, its exit hook `close`: nothing else connects the two
+    try:
+        from app import wiring
+
+        settings = load()
+        _base = wiring.connect(settings, "api")
+        return wiring.api(_base)
+    except SettingsError as error:
+        print(f"byre: {error}", file=sys.stderr, flush=True)
+        sys.exit(EXIT_CONFIGURATION)
+
+
+def close() -> None:
+    """Lets go of what `create` opened."""
+    if _base is not None:
+        _base.close()

@@ -1,0 +1,179 @@
+"""Builds every client and puts the parts together: the only place that knows which class stands behind a contract.
+
+Rules: only entry points import this. `connect` proves what the deployment stands on before anything is served: a store that
+enforces conditions, a Redis that answers and never evicts. What is wrong comes out as `SettingsError`: one line, what to do.
+Clients never retry by themselves and never wait without a limit: who called knows whether a repeat is harmless.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import redis
+import structlog
+from redis.backoff import NoBackoff
+from redis.exceptions import NoPermissionError
+from redis.retry import Retry
+
+from app import settings_parse
+from app.core.errors import ByreError
+from app.services.tokens import Tokens
+from app.settings import Settings, SettingsError
+from app.store.contract import Store, StoreError
+from app.store.open import open_store
+from app.store.probe import probe
+
+if TYPE_CHECKING:
+    from app.http.app import App
+
+log = structlog.get_logger(__name__)
+
+REDIS_TIMEOUT = 5.0
+"""Seconds for one answer of Redis. Blocking commands must ask for less."""
+REDIS_CONNECT_TIMEOUT = 2.0
+REDIS_CONNECTIONS = 128
+"""Connections of one process; a caller waits up to `REDIS_TIMEOUT` for a free one."""
+START_PATIENCE = 8.0
+"""Seconds that a process waits for Redis at its start, so that both may be started at once."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """What every process has: its settings and the two clients."""
+
+    settings: Settings
+    store: Store
+    redis: redis.Redis
+
+    def close(self) -> None:
+        """Lets go of all connections."""
+        self.redis.close()
+        self.store.close()
+
+
+def connect(settings: Settings, role: str) -> Base:
+    """Opens and proves store and Redis. `role` ("api", "worker") names the connections in Redis's client list.
+
+    Raises SettingsError where a setting is missing or what it points to can't be used.
+    """
+    settings.require("object_store", "redis_url", "secret_key")
+    store = store_of(settings)
+    client = redis_of(settings, role)
+    try:
+        check_store(settings, store)
+        check_redis(settings, client, START_PATIENCE)
+    except SettingsError:
+        client.close()
+        store.close()
+        raise
+    return Base(settings, store, client)
+
+
+def store_of(settings: Settings) -> Store:
+    """The object store, not yet asked anything. Raises SettingsError."""
+    settings.require("object_store")
+    try:
+        return open_store(settings.object_store, s3_endpoint=settings.s3_endpoint or None, region=settings.s3_region or None)
+    except (ByreError, StoreError, OSError) as error:
+        raise SettingsError(f"BYRE_OBJECT_STORE {_shown(settings.object_store)} can't be used: {_why(error)}") from error
+
+
+def redis_of(settings: Settings, role: str) -> redis.Redis:
+    """A client of Redis, not yet connected. Raises SettingsError."""
+    settings.require("redis_url")
+    pool = redis.BlockingConnectionPool.from_url(
+        settings.redis_url,
+        max_connections=REDIS_CONNECTIONS,
+        timeout=REDIS_TIMEOUT,
+        socket_timeout=REDIS_TIMEOUT,
+        socket_connect_timeout=REDIS_CONNECT_TIMEOUT,
+        retry=Retry(NoBackoff(), 0),
+        retry_on_error=[],
+        client_name=f"byre-{role}",
+    )
+    return redis.Redis(connection_pool=pool)
+
+
+def tokens_of(settings: Settings, store: Store) -> Tokens:
+    """The deployment's tokens. Raises SettingsError."""
+    settings.require("secret_key")
+    return Tokens(store, settings.secret_key)
+
+
+def check_store(settings: Settings, store: Store) -> None:
+    """Raises SettingsError unless the store proves that it enforces conditional writes."""
+    try:
+        probe(store, deadline_seconds=START_PATIENCE)
+    except (ByreError, StoreError, OSError) as error:
+        raise SettingsError(f"BYRE_OBJECT_STORE {_shown(settings.object_store)} can't be used: {_why(error)}") from error
+
+
+def check_redis(settings: Settings, client: redis.Redis, patience: float = 0.0) -> str:
+    """The version of the Redis that answers within `patience` seconds. Raises SettingsError for none, or one that evicts."""
+    shown = _shown(settings.redis_url)
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            info = client.info()
+            break
+        except (redis.AuthenticationError, NoPermissionError) as error:
+            raise SettingsError(f"Redis at {shown} refuses us: {error}; check the password in BYRE_REDIS_URL") from error
+        except (redis.RedisError, OSError) as error:
+            if time.monotonic() >= deadline:
+                raise SettingsError(
+                    f"Redis at {shown} does not answer ({_why(error)}); start it or set BYRE_REDIS_URL"
+                ) from error
+            time.sleep(0.05)
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        raise SettingsError(
+            f"Redis at {shown} evicts keys (maxmemory-policy {policy}), which loses leases and queues: set it to noeviction"
+        )
+    return str(info.get("redis_version", "unknown"))
+
+
+def readiness(base: Base) -> dict[str, Callable[[], None]]:
+    """What `/readyz` asks: each raises when it isn't reached."""
+
+    def ask_redis() -> None:
+        base.redis.ping()
+
+    def ask_store() -> None:
+        base.store.list("probe/", limit=1)
+
+    return {"redis": ask_redis, "store": ask_store}
+
+
+def api(base: Base) -> App:
+    """The HTTP application over `base`."""
+    from app.http.app import create_app
+    from app.http.deps import Deps, Limits
+    from app.http.schema import load as load_schema
+    from app.services.catalog import Catalog
+    from app.services.sessions import Sessions
+
+    settings = base.settings
+    limits = Limits(
+        body=settings.body_limit, max_streams=settings.max_streams, max_streams_per_token=settings.max_streams_per_token
+    )
+    return create_app(
+        Deps(
+            sessions=Sessions(base.store, base.redis, settings),
+            catalog=Catalog(),
+            tokens=tokens_of(settings, base.store),
+            schema=load_schema(),
+            ready=readiness(base),
+            limits=limits,
+        )
+    )
+
+
+def _shown(address: str) -> str:
+    return settings_parse.mask_address(address)
+
+
+def _why(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
