@@ -20,6 +20,9 @@ Api = Literal["brain", "byre"]
 Json = dict[str, Any]
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+NO_NUL = "^[^\\u0000]*$"
+"""The pattern of text that reaches command lines and file names, which can't hold a NUL."""
+
 METHODS = ("get", "put", "post", "delete", "patch")
 _HERE = "#/components/schemas/"
 _EVENTS: dict[Api, tuple[str, str]] = {"brain": ("EventData_", "x-event-types"), "byre": ("EventPayload_", "x-event-kinds")}

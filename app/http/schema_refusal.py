@@ -17,7 +17,7 @@ import jsonschema_rs
 import orjson
 
 from app.core.errors import Invalid
-from app.http.schema_documents import Json, resolve
+from app.http.schema_documents import NO_NUL, Json, resolve
 
 _SHOWN = 60
 _PLAIN = re.compile(r"[A-Za-z0-9_$-]{1,64}\Z")
@@ -119,6 +119,8 @@ def _reason(refusal: Refusal) -> str:
             return f"{_shown(refusal)} is not one of {_text(list(expected), 400)}"
         case "const":
             return f"{_shown(refusal)} is not {_text(expected)}"
+        case "pattern" if expected == NO_NUL:
+            return "holds a NUL character"
         case "pattern":
             return f"{_shown(refusal)} does not match {expected}"
         case "minimum":
