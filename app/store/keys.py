@@ -1,0 +1,297 @@
+"""Every key of the object store, built and parsed here and nowhere else.
+
+Rules: numbers are zero-padded (generation 8 digits, offset 16), so that listing order is log order; ids are as `core.ids` makes
+them; what users named is percent-encoded; a parser raises ValueError for a key that its builder couldn't have made. The
+layout is the same in a bucket and in a directory. `docs/store.md` shows it whole.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import quote, unquote
+
+GENERATION_DIGITS = 8
+OFFSET_DIGITS = 16
+
+_TENANT = re.compile(r"[a-z0-9][a-z0-9-]{0,62}\Z")
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}\Z")
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
+_SEGMENT = re.compile(
+    r"tenants/(?P<tenant>[^/]+)/(?:sessions/(?P<session>[^/]+)|workspace)/(?:log|compact)/(?P<gen>[0-9]{8})/(?P<offset>[0-9]{16})\Z"
+)
+_PENDING = re.compile(r"tenants/(?P<tenant>[^/]+)/pending/(?P<session>[^/]+)/(?P<gen>[0-9]{8})-(?P<offset>[0-9]{16})\Z")
+
+
+class LogName(NamedTuple):
+    """Which log: a session's, or (with `session` None) the tenant's workspace log."""
+
+    tenant: str
+    session: str | None
+
+    @property
+    def text(self) -> str:
+        """The name in Redis keys and channels: `s:{tenant}:{session}` or `w:{tenant}`."""
+        return f"w:{self.tenant}" if self.session is None else f"s:{self.tenant}:{self.session}"
+
+
+class Segment(NamedTuple):
+    """What a segment's key says: the log, the generation, the offset of the first event."""
+
+    log: LogName
+    gen: int
+    offset: int
+
+
+class Pending(NamedTuple):
+    """What the key of a pending input says."""
+
+    tenant: str
+    session: str
+    gen: int
+    offset: int
+
+
+def parse_log_name(text: str) -> LogName:
+    """The inverse of `LogName.text`. Raises ValueError."""
+    kind, _, rest = text.partition(":")
+    tenant, colon, session = rest.partition(":")
+    log = LogName(_tenant(tenant), _name(session) if colon else None)
+    if log.text != text or kind not in ("s", "w"):
+        raise ValueError(f"not the name of a log: {text[:200]!r}")
+    return log
+
+
+def valid_tenant(name: str) -> bool:
+    """Whether `name` can be a tenant: 1 to 63 of a-z, 0-9 and "-", not starting with "-"."""
+    return bool(_TENANT.match(name))
+
+
+# Logs
+
+
+def session_json(tenant: str, session: str) -> str:
+    """The object that says what a session's log consists of."""
+    return f"{_session(tenant, session)}/session.json"
+
+
+def head_object(log: LogName) -> str:
+    """The object that holds the chain of `log`'s generations: `session.json` or `workspace.json`."""
+    return f"{_base(log)}/{'workspace' if log.session is None else 'session'}.json"
+
+
+def segment(log: LogName, gen: int, offset: int) -> str:
+    """The segment (or fence) of `log` whose first event is at `offset` in generation `gen`."""
+    return f"{segment_prefix(log, gen)}{_number(offset, OFFSET_DIGITS)}"
+
+
+def segment_prefix(log: LogName, gen: int) -> str:
+    """All segments of one generation, and nothing else, begin with it."""
+    return f"{_base(log)}/log/{_number(gen, GENERATION_DIGITS)}/"
+
+
+def compacted(log: LogName, gen: int, offset: int) -> str:
+    """A large segment made of small ones; `offset` is that of its first event."""
+    return f"{compacted_prefix(log, gen)}{_number(offset, OFFSET_DIGITS)}"
+
+
+def compacted_prefix(log: LogName, gen: int) -> str:
+    """All large segments of one generation begin with it."""
+    return f"{_base(log)}/compact/{_number(gen, GENERATION_DIGITS)}/"
+
+
+def parse_segment(key: str) -> Segment:
+    """The inverse of `segment` and `compacted`. Raises ValueError."""
+    found = _SEGMENT.match(key)
+    if not found:
+        raise ValueError(f"not the key of a segment: {key[:200]!r}")
+    session = found["session"]
+    log = LogName(_tenant(found["tenant"]), None if session is None else _name(session))
+    return Segment(log, int(found["gen"]), int(found["offset"]))
+
+
+# What belongs to sessions
+
+
+def pending(tenant: str, session: str, gen: int, offset: int) -> str:
+    """An input that was accepted and isn't yet consumed by a settled turn."""
+    return f"{pending_prefix(tenant, session)}{_number(gen, GENERATION_DIGITS)}-{_number(offset, OFFSET_DIGITS)}"
+
+
+def pending_prefix(tenant: str, session: str | None = None) -> str:
+    """All pending inputs of a tenant, or of one session, begin with it."""
+    base = f"{_tenant_base(tenant)}/pending/"
+    return base if session is None else f"{base}{_name(session)}/"
+
+
+def parse_pending(key: str) -> Pending:
+    """The inverse of `pending`. Raises ValueError."""
+    found = _PENDING.match(key)
+    if not found:
+        raise ValueError(f"not the key of a pending input: {key[:200]!r}")
+    return Pending(_tenant(found["tenant"]), _name(found["session"]), int(found["gen"]), int(found["offset"]))
+
+
+def checkpoint(tenant: str, session: str, ckpt: str) -> str:
+    """The manifest of a checkpoint's native state."""
+    return f"{checkpoint_prefix(tenant, session)}{_name(ckpt)}.json"
+
+
+def checkpoint_prefix(tenant: str, session: str) -> str:
+    """All manifests of one session begin with it."""
+    return f"{_session(tenant, session)}/checkpoints/"
+
+
+def native_chunk(tenant: str, sha256: str) -> str:
+    """A chunk of native state, by the SHA-256 (64 hex characters) of what it holds."""
+    return f"{native_prefix(tenant)}{_sha256(sha256)}"
+
+
+def native_prefix(tenant: str) -> str:
+    """All native chunks of a tenant begin with it."""
+    return f"{_tenant_base(tenant)}/native/"
+
+
+def sessions_prefix(tenant: str) -> str:
+    """Its immediate children are a tenant's session ids."""
+    return f"{_tenant_base(tenant)}/sessions/"
+
+
+def tenants_prefix() -> str:
+    """Its immediate children are the tenants."""
+    return "tenants/"
+
+
+# Entities
+
+
+def project(tenant: str, project_id: str, name: str = "project.json") -> str:
+    """A project's own object, or another one (`name`, e.g. a bundle) that belongs to it."""
+    return f"{projects_prefix(tenant)}{_name(project_id)}/{_names(name)}"
+
+
+def projects_prefix(tenant: str) -> str:
+    """Its immediate children are a tenant's project ids."""
+    return f"{_tenant_base(tenant)}/projects/"
+
+
+def task(tenant: str, task_id: str, name: str = "task.json") -> str:
+    """A task's own object, or another one (`name`, e.g. a bundle) that belongs to it."""
+    return f"{tasks_prefix(tenant)}{_name(task_id)}/{_names(name)}"
+
+
+def tasks_prefix(tenant: str) -> str:
+    """Its immediate children are a tenant's task ids."""
+    return f"{_tenant_base(tenant)}/tasks/"
+
+
+def inbox(tenant: str, item_id: str) -> str:
+    """One inbox item."""
+    return f"{inbox_prefix(tenant)}{_name(item_id)}.json"
+
+
+def inbox_prefix(tenant: str) -> str:
+    """All inbox items of a tenant begin with it."""
+    return f"{_tenant_base(tenant)}/inbox/"
+
+
+def user(tenant: str, login: str) -> str:
+    """One user: identity, preferences, push subscriptions. Any login is allowed."""
+    return f"{users_prefix(tenant)}{_quoted(login)}.json"
+
+
+def parse_user(key: str) -> str:
+    """The login in a key that `user` made."""
+    return unquote(last_part(key))
+
+
+def users_prefix(tenant: str) -> str:
+    """All users of a tenant begin with it."""
+    return f"{_tenant_base(tenant)}/users/"
+
+
+def executor(tenant: str, executor_id: str) -> str:
+    """One executor's record."""
+    return f"{_tenant_base(tenant)}/executors/{_name(executor_id)}.json"
+
+
+def blob(tenant: str, blob_id: str) -> str:
+    """The bytes of an upload or of a large tool output."""
+    return f"{_tenant_base(tenant)}/blobs/{_name(blob_id)}"
+
+
+def index_snapshot(tenant: str, name: str, offset: int) -> str:
+    """A snapshot of a projection of the workspace log, folded up to and without `offset`."""
+    return f"{index_prefix(tenant, name)}{_number(offset, OFFSET_DIGITS)}"
+
+
+def index_prefix(tenant: str, name: str) -> str:
+    """All snapshots of one projection begin with it."""
+    return f"{_tenant_base(tenant)}/workspace/index/{_name(name)}/"
+
+
+def token(sha256: str) -> str:
+    """A token's record by the SHA-256 of the token; outside the tenants, for it is what tells the tenant."""
+    return f"{tokens_prefix()}{_sha256(sha256)}.json"
+
+
+def tokens_prefix() -> str:
+    """All tokens of all tenants begin with it."""
+    return "tokens/"
+
+
+def last_part(key: str) -> str:
+    """The name at the end of a key, without ".json": the id for keys of entities."""
+    return key.rsplit("/", 1)[-1].removesuffix(".json")
+
+
+# Parts
+
+
+def _base(log: LogName) -> str:
+    return f"{_tenant_base(log.tenant)}/workspace" if log.session is None else _session(log.tenant, log.session)
+
+
+def _session(tenant: str, session: str) -> str:
+    return f"{sessions_prefix(tenant)}{_name(session)}"
+
+
+def _tenant_base(tenant: str) -> str:
+    return f"tenants/{_tenant(tenant)}"
+
+
+def _tenant(name: str) -> str:
+    if not valid_tenant(name):
+        raise ValueError(f"not a tenant's name: {name[:200]!r}")
+    return name
+
+
+def _name(name: str) -> str:
+    if not _NAME.match(name):
+        raise ValueError(f"can't be part of a key: {name[:200]!r}")
+    return name
+
+
+def _names(path: str) -> str:
+    return "/".join(_name(part) for part in path.split("/"))
+
+
+def _sha256(digest: str) -> str:
+    if not _SHA256.match(digest):
+        raise ValueError("a SHA-256 is 64 lower-case hex characters")
+    return digest
+
+
+def _quoted(text: str) -> str:
+    coded = quote(text, safe="@+=,").replace("~", "%7E")
+    if coded.startswith("."):
+        coded = "%2E" + coded[1:]
+    if not coded or len(coded) > 250:
+        raise ValueError(f"can't be part of a key: {text[:200]!r}")
+    return coded
+
+
+def _number(value: int, digits: int) -> str:
+    if not 0 <= value < 10**digits:
+        raise ValueError(f"{value} doesn't fit into {digits} digits")
+    return f"{value:0{digits}d}"
