@@ -1,4 +1,4 @@
-"""The gunicorn worker class: gevent, and a stop that is quick and loses no request.
+"""The gunicorn worker class: a stop that is quick and loses no request, over what `app/http/worker.py` does for each request.
 
 Rules: when it is told to stop it closes its listening sockets at once, ends live streams (they tell their clients to come
 back), closes connections on which no request is under way, lets the requests under way finish, and goes. A client therefore
@@ -17,7 +17,8 @@ import gevent
 from gevent.pool import Pool
 from gevent.server import StreamServer
 from gevent.socket import wait_read
-from gunicorn.workers.ggevent import GeventWorker
+
+from app.http.worker import RequestWorker
 
 TICK = 1.0
 """Seconds between signs of life to the gunicorn master, which replaces a worker that gives none."""
@@ -25,7 +26,7 @@ GRACE = 2.5
 """Seconds that requests under way get after a stop, under `graceful_timeout` of the master."""
 
 
-class Worker(GeventWorker):  # type: ignore[misc]  # gunicorn has no types
+class Worker(RequestWorker):
     """One server process of the API."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -9,14 +9,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from app.settings import SettingsError, load
+from app.settings import EXIT_STATUS, SettingsError, load
 
 if TYPE_CHECKING:
     from app.http.app import App
     from app.wiring import Base
-
-EXIT_CONFIGURATION = 4
-"""gunicorn takes this exit status of a server process as "can't be loaded" and stops, instead of trying for ever."""
 
 _base: Base | None = None
 
@@ -32,7 +29,7 @@ def create() -> App:
         return wiring.api(_base)
     except SettingsError as error:
         print(f"byre: {error}", file=sys.stderr, flush=True)
-        sys.exit(EXIT_CONFIGURATION)
+        sys.exit(EXIT_STATUS)
 
 
 def close() -> None:

@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 from app import settings_parse as parse
 
 PREFIX = "BYRE_"
+EXIT_STATUS = 4
+"""Exit status of a process whose configuration can't work. It is the one at which gunicorn stops instead of trying again."""
 _CAP = re.compile(r"^BYRE_CAP_([A-Z0-9_]+)\Z")
 
 

@@ -151,7 +151,7 @@ def api(base: Base) -> App:
     """The HTTP application over `base`."""
     from app.http.app import create_app
     from app.http.deps import Deps, Limits
-    from app.http.schema import load as load_schema
+    from app.http.schema import Validator
     from app.services.catalog import Catalog
     from app.services.sessions import Sessions
 
@@ -164,7 +164,7 @@ def api(base: Base) -> App:
             sessions=Sessions(base.store, base.redis, settings),
             catalog=Catalog(),
             tokens=tokens_of(settings, base.store),
-            schema=load_schema(),
+            schema=Validator(),
             ready=readiness(base),
             limits=limits,
         )

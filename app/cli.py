@@ -1,0 +1,150 @@
+"""The `byre` command.
+
+Rules: this file only says which commands and flags there are; each command is a function elsewhere that gets its settings. What
+the user got wrong is one line on standard error and exit status 2 (flags) or 4 (configuration), never a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from app import settings
+from app.settings import EXIT_STATUS, Settings, SettingsError
+
+EPILOG = "Settings are BYRE_* environment variables; `byre check` shows them. Flags win over variables."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except SettingsError as error:
+        print(f"byre: {error}", file=sys.stderr)
+        return EXIT_STATUS
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="byre", description="Runs coding agents for teams.", epilog=EPILOG)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    dev = commands.add_parser("dev", help="run everything on this machine", epilog=EPILOG)
+    dev.add_argument("--host", help="address to listen on (127.0.0.1)")
+    dev.add_argument("--port", type=_port, help="port to listen on, 0 for any free one (8080)")
+    dev.add_argument("--data", type=Path, metavar="DIR", help="where all state is kept (~/.local/share/byre)")
+    dev.add_argument("--workers", type=_count, default=1, metavar="N", help="workers to run (1)")
+    dev.add_argument(
+        "--ready-file", type=Path, metavar="FILE", help="written when it serves (ready.json in the data directory)"
+    )
+    dev.set_defaults(run=_dev)
+
+    api = commands.add_parser("api", help="run one API server", epilog=EPILOG)
+    api.set_defaults(run=_api)
+
+    worker = commands.add_parser("worker", help="run one worker", epilog=EPILOG)
+    worker.set_defaults(run=_worker)
+
+    _token_commands(commands.add_parser("token", help="make, list and revoke tokens", epilog=EPILOG))
+
+    tail = commands.add_parser(
+        "tail", help="follow a session", epilog="BYRE_URL and BYRE_TOKEN say where; else the running `byre dev`."
+    )
+    tail.add_argument("session", metavar="SESSION", help="its id")
+    tail.add_argument("--after", metavar="CURSOR", help="begin behind this cursor instead of at the start")
+    tail.add_argument("--data", type=Path, metavar="DIR", help="data directory of the `byre dev` to ask (~/.local/share/byre)")
+    tail.set_defaults(run=_tail)
+
+    check = commands.add_parser("check", help="show the settings and try each connection", epilog=EPILOG)
+    check.set_defaults(run=_check)
+    return parser
+
+
+def _token_commands(token: argparse.ArgumentParser) -> None:
+    actions = token.add_subparsers(metavar="ACTION", required=True)
+    create = actions.add_parser("create", help="make a token and print it, this once")
+    create.add_argument("--tenant", required=True, help="tenant it belongs to")
+    create.add_argument("--scope", choices=("management", "user"), default="user", help="what it may do (user)")
+    create.add_argument("--login", help="person it stands for; a user token needs one")
+    create.add_argument("--name", help="what it is for, shown in lists")
+    create.add_argument("--days", type=_count, help="days until it ends (never)")
+    create.set_defaults(run=_token, action="create")
+    listing = actions.add_parser("list", help="list the tokens of a tenant")
+    listing.add_argument("--tenant", required=True)
+    listing.set_defaults(run=_token, action="list")
+    revoke = actions.add_parser("revoke", help="end a token; processes notice within ten seconds")
+    revoke.add_argument("id", help="its id, as list shows it")
+    revoke.add_argument("--tenant", help="refuse if it belongs to another")
+    revoke.set_defaults(run=_token, action="revoke")
+
+
+def _dev(arguments: argparse.Namespace) -> int:
+    from app import dev, processes
+
+    env = settings.environment()
+    given = Settings.from_env(env)
+    data = _directory(arguments.data) or given.data
+    processes.raise_open_files()
+    options = dev.Options(
+        host=arguments.host or given.host,
+        port=given.port if arguments.port is None else arguments.port,
+        data=data,
+        workers=arguments.workers,
+        ready_file=_directory(arguments.ready_file) or data / "ready.json",
+    )
+    return dev.run(options, env)
+
+
+def _api(_: argparse.Namespace) -> int:
+    from app import cli_processes
+
+    return cli_processes.api()
+
+
+def _worker(_: argparse.Namespace) -> int:
+    from app import cli_processes
+
+    return cli_processes.worker()
+
+
+def _token(arguments: argparse.Namespace) -> int:
+    from app import cli_token
+
+    return cli_token.run(settings.load(), arguments)
+
+
+def _tail(arguments: argparse.Namespace) -> int:
+    from app import cli_tail
+
+    given = settings.load()
+    return cli_tail.run(given, _directory(arguments.data) or given.data, arguments.session, arguments.after)
+
+
+def _check(_: argparse.Namespace) -> int:
+    from app import cli_check
+
+    return cli_check.run(settings.environment())
+
+
+def _directory(path: Path | None) -> Path | None:
+    return path.expanduser().absolute() if path else None
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port")
+    return int(text)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count of at least 1")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

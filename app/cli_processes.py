@@ -1,0 +1,37 @@
+"""`byre api` and `byre worker`: the two kinds of process of a deployment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from app import logs, notify, processes, settings
+
+
+def api() -> int:
+    """Becomes the gunicorn master of the API (see `app/gunicorn_conf.py`). Doesn't return."""
+    given = settings.load()
+    given.require("object_store", "redis_url", "secret_key")
+    _warn_of_unknown()
+    root = Path(__file__).resolve().parents[1]
+    os.chdir(root)  # gunicorn looks for modules where it stands, and a directory named app elsewhere isn't ours
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "gunicorn", "--config", "python:app.gunicorn_conf"])  # noqa: S606
+
+
+def worker() -> int:
+    """Runs a worker until SIGTERM, and returns its exit status when it has drained."""
+    given = settings.load()
+    given.require("object_store", "redis_url", "secret_key")
+    logs.configure(given.log_format, given.log_level, "worker")
+    _warn_of_unknown()
+    processes.raise_open_files()
+    from workers.main import run
+
+    return run(given, ready=partial(notify.ready, given.notify_socket))
+
+
+def _warn_of_unknown() -> None:
+    for line in settings.unknown(settings.environment()):
+        print(f"byre: {line}", file=sys.stderr)
