@@ -1,0 +1,2 @@
+-- incarnation(boot): the server's incarnation
+return incarnation()
