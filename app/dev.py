@@ -7,7 +7,6 @@ environment wins. All state is in one data directory and survives a restart, als
 from __future__ import annotations
 
 import getpass
-import http.client
 import shlex
 import socket
 import sys
@@ -24,6 +23,7 @@ from app.core.principal import Scope
 from app.dev_child import Child
 from app.dev_data import DataDirectory
 from app.dev_output import Output
+from app.dev_probe import ApiProbe, redis_accepts
 from app.dev_supervisor import StartFailed, Supervisor
 from app.settings import EXIT_STATUS, Settings, SettingsError, unknown
 
@@ -85,6 +85,7 @@ class _Deployment:
         self._address = address
         self._tokens: dict[str, str] = {}
         self._welcomed = False
+        self._probe = ApiProbe(_reachable(options.host), settings.port)
         python = [sys.executable, "-P", "-m"]  # -P: a directory named app where we are started isn't ours
         self._redis = [Child("redis", "redis", server.argv, env)] if server else []
         self._api = Child("api", "api", [*python, "gunicorn", "--config", "python:app.gunicorn_conf"], env)
@@ -114,19 +115,15 @@ class _Deployment:
             self._options.ready_file.unlink(missing_ok=True)
             supervisor.stop()
             supervisor.close()
+            self._probe.close()
             for path in self._server.cleanup if self._server else ():
                 path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
         return 0
 
     def _serves(self) -> bool:
-        connection = http.client.HTTPConnection(_reachable(self._options.host), self._settings.port, timeout=2)
-        try:
-            connection.request("GET", "/readyz")
-            return connection.getresponse().status == 200
-        except (OSError, http.client.HTTPException):
-            return False
-        finally:
-            connection.close()
+        if self._server and not redis_accepts(self._server.url):
+            return False  # the API may still say what it found a moment ago
+        return self._probe.look()
 
     def _publish(self) -> None:
         self._data.record_children(self._pids())

@@ -13,20 +13,20 @@ from app.settings import EXIT_STATUS, SettingsError, load
 
 if TYPE_CHECKING:
     from app.http.app import App
-    from app.wiring import Base
+    from app.wiring import Api
 
-_base: Base | None = None
+_api: Api | None = None
 
 
 def create() -> App:
     """The application with its clients connected and proven. Ends the process if the settings can't work."""
-    global _base  # the server calls `create`, its exit hook `close`: nothing else connects the two
+    global _api  # the server calls `create`, its exit hook `close`: nothing else connects the two
     try:
         from app import wiring
 
         settings = load()
-        _base = wiring.connect(settings, "api")
-        return wiring.api(_base)
+        _api = wiring.api(wiring.connect(settings, "api"))
+        return _api.app
     except SettingsError as error:
         print(f"byre: {error}", file=sys.stderr, flush=True)
         sys.exit(EXIT_STATUS)
@@ -34,5 +34,5 @@ def create() -> App:
 
 def close() -> None:
     """Lets go of what `create` opened."""
-    if _base is not None:
-        _base.close()
+    if _api is not None:
+        _api.close()

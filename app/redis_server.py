@@ -79,7 +79,7 @@ def prepare(directory: Path) -> RedisServer:
 
 def set_aside(server: RedisServer) -> list[Path]:
     """Moves the files of a server that refuses to load them into `refused-N/` beside them; returns what was moved."""
-    files = [path for pattern in _FILES for path in sorted(server.directory.glob(pattern))]
+    files = sorted({path for pattern in _FILES for path in server.directory.glob(pattern)})
     if not files:
         return []
     number = sum(1 for _ in server.directory.glob("refused-*"))
@@ -92,6 +92,7 @@ def _settings(directory: Path) -> list[str]:
     return [
         f"dir {_quoted(directory)}",
         "daemonize no",
+        "loglevel warning",
         'logfile ""',
         "databases 1",
         "appendonly yes",

@@ -19,7 +19,14 @@ from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
 from app import settings_parse
+from app.coord.coord import RedisCoord
+from app.coord.scripts import Scripts
 from app.core.errors import ByreError
+from app.log.hub import Hub, open_hub
+from app.log.log import Log
+from app.services.catalog import Catalog
+from app.services.descriptors import NoTools
+from app.services.sessions import Sessions
 from app.services.tokens import Tokens
 from app.settings import Settings, SettingsError
 from app.store.contract import Store, StoreError
@@ -36,6 +43,8 @@ REDIS_TIMEOUT = 5.0
 REDIS_CONNECT_TIMEOUT = 2.0
 REDIS_CONNECTIONS = 128
 """Connections of one process; a caller waits up to `REDIS_TIMEOUT` for a free one."""
+STEERING = ("script",)
+"""Harnesses that take a message into the turn that runs."""
 START_PATIENCE = 8.0
 """Seconds that a process waits for Redis at its start, so that both may be started at once."""
 
@@ -147,28 +156,78 @@ def readiness(base: Base) -> dict[str, Callable[[], None]]:
     return {"redis": ask_redis, "store": ask_store}
 
 
-def api(base: Base) -> App:
+@dataclass(frozen=True)
+class Api:
+    """The HTTP tier of one server process."""
+
+    base: Base
+    hub: Hub
+    app: App
+
+    def close(self) -> None:
+        """Ends what runs in the background and lets go of all connections."""
+        self.hub.close()
+        self.base.close()
+
+
+def coord_of(base: Base) -> RedisCoord:
+    """Leases, queue and tails in Redis, under the deployment's own prefix."""
+    return RedisCoord(Scripts(base.redis, base.settings.redis_prefix))
+
+
+def log_of(base: Base, coord: RedisCoord) -> Log:
+    """The deployment's logs."""
+    return Log(base.store, coord, grace_ms(base.settings))
+
+
+def hub_of(base: Base, log: Log, coord: RedisCoord) -> Hub:
+    """The one follower of live tails of this process. Starts a thread; its owner closes it."""
+    pool = base.redis.connection_pool
+    return open_hub(log, coord, lambda: pool.connection_class(**pool.connection_kwargs))
+
+
+def sessions_of(settings: Settings, log: Log, coord: RedisCoord, hub: Hub | None) -> Sessions:
+    """The service of Brain sessions."""
+    return Sessions(
+        log,
+        coord,
+        hub,
+        harnesses=settings.harnesses,
+        steering=STEERING,
+        max_queue=settings.max_queue,
+        grace_ms=grace_ms(settings),
+        resolver=NoTools(),
+    )
+
+
+def grace_ms(settings: Settings) -> int:
+    """Milliseconds for which a worker that can't be told may still believe in its lease: as long as a lease lasts."""
+    return int(settings.lease_seconds * 1000)
+
+
+def api(base: Base) -> Api:
     """The HTTP application over `base`."""
     from app.http.app import create_app
     from app.http.deps import Deps, Limits
     from app.http.schema import Validator
-    from app.services.catalog import Catalog
-    from app.services.sessions import Sessions
 
     settings = base.settings
+    coord = coord_of(base)
+    log = log_of(base, coord)
+    schema = Validator()
+    hub = hub_of(base, log, coord)
     limits = Limits(
         body=settings.body_limit, max_streams=settings.max_streams, max_streams_per_token=settings.max_streams_per_token
     )
-    return create_app(
-        Deps(
-            sessions=Sessions(base.store, base.redis, settings),
-            catalog=Catalog(),
-            tokens=tokens_of(settings, base.store),
-            schema=Validator(),
-            ready=readiness(base),
-            limits=limits,
-        )
+    deps = Deps(
+        sessions=sessions_of(settings, log, coord, hub),
+        catalog=Catalog(),
+        tokens=tokens_of(settings, base.store),
+        schema=schema,
+        ready=readiness(base),
+        limits=limits,
     )
+    return Api(base, hub, create_app(deps))
 
 
 def _shown(address: str) -> str:
