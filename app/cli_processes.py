@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
-from pathlib import Path
 
 from app import logs, notify, processes, settings
 
@@ -15,8 +14,7 @@ def api() -> int:
     given = settings.load()
     given.require("object_store", "redis_url", "secret_key")
     _warn_of_unknown()
-    root = Path(__file__).resolve().parents[1]
-    os.chdir(root)  # gunicorn looks for modules where it stands, and a directory named app elsewhere isn't ours
+    os.chdir(processes.ROOT)  # gunicorn imports from where it stands, and a directory named app elsewhere isn't ours
     os.execv(sys.executable, [sys.executable, "-P", "-m", "gunicorn", "--config", "python:app.gunicorn_conf"])  # noqa: S606
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app import dev_data, logs, redis_server
+from app import dev_data, logs, processes, redis_server
 from app.core.errors import ByreError
 from app.core.principal import Scope
 from app.dev_child import Child
@@ -88,7 +88,8 @@ class _Deployment:
         self._probe = ApiProbe(_reachable(options.host), settings.port)
         python = [sys.executable, "-P", "-m"]  # -P: a directory named app where we are started isn't ours
         self._redis = [Child("redis", "redis", server.argv, env)] if server else []
-        self._api = Child("api", "api", [*python, "gunicorn", "--config", "python:app.gunicorn_conf"], env)
+        gunicorn = [*python, "gunicorn", "--config", "python:app.gunicorn_conf"]
+        self._api = Child("api", "api", gunicorn, env, directory=processes.ROOT)  # gunicorn imports from where it stands
         worker = [*python, "app.cli", "worker"]
         names = ["worker"] if options.workers == 1 else [f"worker-{n + 1}" for n in range(options.workers)]
         self._workers = [Child(name, "worker", worker, env, announces=True) for name in names]

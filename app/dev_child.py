@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 from app import processes
 from app.notify import Listener
@@ -30,7 +31,16 @@ class Child:
     `announces`: it sends READY=1 (see `app/notify.py`) when it has started. `silent`: its output has ended.
     """
 
-    def __init__(self, name: str, kind: str, argv: Sequence[str], env: Mapping[str, str], *, announces: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        announces: bool = False,
+        directory: Path | None = None,
+    ) -> None:
         self.name = name
         self.kind = kind
         self.failures = 0
@@ -39,6 +49,7 @@ class Child:
         self.silent = False
         self._argv = list(argv)
         self._env = dict(env)
+        self._directory = directory
         self._process: subprocess.Popen[bytes] | None = None
         self._listener = Listener() if announces else None
         self._announced = False
@@ -76,6 +87,7 @@ class Child:
         self._process = subprocess.Popen(
             self._argv,
             env=self._env,
+            cwd=self._directory,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

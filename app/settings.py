@@ -97,7 +97,7 @@ class Settings:
     acp_agents: Mapping[str, tuple[str, ...]] = _setting(
         parse.commands, "", "further agents that speak ACP: NAME=COMMAND, separated by semicolons", derived="none"
     )
-    catalog: str = _setting(parse.text, "", "file or s3:// object that lists tool providers", derived="no providers")
+    catalog: str = _setting(parse.file_address, "", "file or s3:// object that lists tool providers", derived="no providers")
     sandbox: str = _setting(parse.choice("none", "bwrap"), "none", "isolation of harness processes: none or bwrap")
     turn_seconds: float = _setting(parse.seconds(1, 604_800), "3600", "a turn that takes longer is ended")
     stuck_after_seconds: float = _setting(

@@ -190,6 +190,13 @@ def store_address(value: str) -> str:
     raise ValueError(f"must be s3://BUCKET/PREFIX or file:///DIRECTORY, not {mask_address(value)!r}")
 
 
+def file_address(value: str) -> str:
+    """s3://BUCKET/KEY, or the absolute path of a file."""
+    if value.startswith("/") or (value.startswith("s3://") and urlsplit(value).path.strip("/")):
+        return value
+    raise ValueError(f"must be s3://BUCKET/KEY or the absolute path of a file, not {value!r}")
+
+
 def mask_address(value: str) -> str:
     """`value` with the password of its user part, if it has one, replaced by `***`."""
     try:
