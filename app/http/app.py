@@ -97,7 +97,10 @@ def _responder(operation: Operation, handler: Handler, deps: Deps) -> Responder:
         if document is not None:
             resp.data = orjson.dumps(document)
             resp.content_type = JSON
+            resp.set_header("Cache-Control", "no-store")
 
+    respond.operation = operation  # type: ignore[attr-defined]  # for who walks the routes
+    respond.handler = handler  # type: ignore[attr-defined]
     return respond
 
 

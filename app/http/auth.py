@@ -33,6 +33,6 @@ def admit(operation: Operation, tokens: Authenticator, token: str, params: dict[
     if operation.login and caller.login is None:
         raise Forbidden("this needs a token with a login")
     bound = caller.session or caller.executor
-    if bound is not None and params.get("id") != bound:
+    if bound is not None and params.get("id", "").lower() != bound:
         raise Forbidden("this token is for another object")
     return caller

@@ -30,6 +30,7 @@ from app.core.errors import (
     Unavailable,
     Unsupported,
 )
+from app.http.byre import NotBuilt
 from app.http.requests import JSON, Request, UnsupportedMediaType
 from app.store.contract import StoreError
 
@@ -48,6 +49,7 @@ STATUS: dict[type[ByreError], int] = {
     Unsupported: 422,
     Overloaded: 429,
     Corrupt: 500,
+    NotBuilt: 501,
     Unavailable: 503,
 }
 

@@ -73,8 +73,16 @@ class Call:
         return self._schema.check_body(self.operation.id, raw)
 
     def query(self) -> dict[str, Any]:
-        """The query parameters, checked, numbers as numbers, defaults filled in. Raises Invalid."""
-        return self._schema.check_query(self.operation.id, query(self.req))
+        """The query parameters, checked, numbers as numbers, defaults filled in; an empty one counts as left out. Raises
+        Invalid.
+        """
+        given = {name: value for name, value in self.req.params.items() if value}
+        return self._schema.check_query(self.operation.id, given)
+
+    def header(self, name: str) -> str | None:
+        """A described header, checked. Raises Invalid."""
+        given = self.req.get_header(name)
+        return self._schema.check_headers(self.operation.id, {name: given}).get(name) if given else None
 
 
 class Handler(Protocol):
@@ -121,17 +129,6 @@ def require_json(req: falcon.Request, raw: bytes) -> None:
     kind = (req.content_type or "").partition(";")[0].strip().lower()
     if kind != JSON and (kind or raw):
         raise UnsupportedMediaType(f"the content type must be {JSON}")
-
-
-def query(req: falcon.Request) -> dict[str, str]:
-    """Query parameters as text; an empty one counts as left out. Raises Invalid for one that is given twice."""
-    params: dict[str, str] = {}
-    for name, value in req.params.items():
-        if isinstance(value, list):
-            raise Invalid(f"{name}: given more than once", name)
-        if value:
-            params[name] = value
-    return params
 
 
 def _too_large(limit: int) -> TooLarge:

@@ -57,7 +57,7 @@ class Sessions:
             self._sessions.get(call.caller, call.id)
             sse.head(call.resp)
             return None
-        after = after or call.req.get_header("Last-Event-ID") or None
+        after = after or call.header("Last-Event-ID")
         self._followers.attach(
             call.resp,
             call.req.env,
