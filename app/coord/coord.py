@@ -173,6 +173,11 @@ class RedisCoord:
         """The pub/sub channel of a log: `E gen first` and event lines, `D gen` and delta lines, or `R` (lease revoked)."""
         return f"{self.prefix}:ch:{log}"
 
+    @property
+    def wake_channel(self) -> str:
+        """The channel on which a message says that something may be claimable."""
+        return f"{self.prefix}:wake"
+
     def incarnation(self) -> str:
         """The server's run id and boot key: changes with every restart, failover and flush."""
         return str(self._run("incarnation").decode())

@@ -201,6 +201,9 @@ def _settled(state: State, kind: str, time: str, data: Mapping[str, Any], gen: i
     if data.get("checkpoint"):
         after = f"@{int(offset[1:]) + 1}" if isinstance(offset, str) else offset + 1
         out["checkpoint"] = Checkpoint(data["checkpoint"], gen, after, time)
+    returned = data.get("returned", ())
+    if returned:
+        out["queue"] = (*(q for q in state.turn.inputs if q.id in returned), *state.queue)
     if kind == "rate_limited":
         out["queue"] = (*state.turn.inputs, *state.queue)
         out["not_before"] = int(data.get("reset_ms", 0))

@@ -8,6 +8,7 @@ and each heartbeat the heads are compared. Dense offsets are the truth: what isn
 from __future__ import annotations
 
 import functools
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -24,6 +25,8 @@ from app.log.subscription import Subscription
 from app.store.keys import LogName
 
 HEARTBEAT_SECONDS = 10.0
+_INPUT = re.compile(rb'(?:\A|\n)\{"type":"(?:user|session|input)\.')
+"""Lines that a worker must look at. A quote inside JSON text is escaped, so this never matches in the middle of one."""
 
 logger = structlog.get_logger(__name__)
 
@@ -59,6 +62,7 @@ class Feed:
     def __init__(self) -> None:
         self.last = Position(-1, -1)
         self.followers: list[Follower] = []
+        self.watchers: list[Callable[[], None]] = []
 
 
 class Hub:
@@ -85,6 +89,25 @@ class Hub:
         self._subscription.subscribe(channel)
         return follower
 
+    def watch(self, log: LogName, heard: Callable[[], None]) -> Callable[[], None]:
+        """Calls `heard` (from the hub's thread) when a client's input or a revocation comes, and whenever one may have been missed.
+
+        Gives the function that ends it.
+        """
+        channel = self._channel(log.text)
+        with self._lock:
+            self._feeds.setdefault(channel, (log, Feed()))[1].watchers.append(heard)
+        self._subscription.subscribe(channel)
+
+        def end() -> None:
+            with self._lock:
+                held = self._feeds.get(channel)
+                if held and heard in held[1].watchers:
+                    held[1].watchers.remove(heard)
+            self._drop(channel)
+
+        return end
+
     def listen(self, channel: str, heard: Callable[[bytes], None]) -> None:
         """Calls `heard` with each message of a plain channel. One listener per channel; for the life of the hub."""
         self._extra[channel] = heard
@@ -98,7 +121,12 @@ class Hub:
             if not held or follower not in held[1].followers:
                 return
             held[1].followers.remove(follower)
-            gone = not held[1].followers
+        self._drop(channel)
+
+    def _drop(self, channel: str) -> None:
+        with self._lock:
+            held = self._feeds.get(channel)
+            gone = held is not None and not held[1].followers and not held[1].watchers
             if gone:
                 del self._feeds[channel]
         if gone:
@@ -141,13 +169,20 @@ class Hub:
             chunk = Chunk(log, -1, 0, rest.split(b"\n"))
         else:
             self._poke(feed.followers)
+            self._tell(feed)
             return
+        if feed.watchers and _INPUT.search(rest):
+            self._tell(feed)
         for follower in tuple(feed.followers):
             follower.push(chunk)
 
     def _on_connected(self) -> None:
         self._compare_heads()
         self._poke(self._all())
+        with self._lock:
+            feeds = [feed for _, feed in self._feeds.values()]
+        for feed in feeds:
+            self._tell(feed)
 
     def _on_idle(self) -> None:
         if time.monotonic() - self._beat > HEARTBEAT_SECONDS:
@@ -166,6 +201,11 @@ class Hub:
                 feed.last = Position(look.gen, look.next - 1)
                 for follower in tuple(feed.followers):
                     follower.stale(feed.last)
+
+    @staticmethod
+    def _tell(feed: Feed) -> None:
+        for heard in tuple(feed.watchers):
+            heard()
 
     @staticmethod
     def _poke(followers: Iterable[Follower]) -> None:

@@ -86,14 +86,14 @@ class Restoring:
         self._writer.commit(name, decide)
 
     def _dropped(self, name: LogName, since: int) -> list[str]:
-        """Ids of the messages that turns consumed after the last checkpoint: the agent doesn't know of them any more."""
+        """Ids of the turns after the last checkpoint: the agent doesn't know of them any more."""
         taken: dict[str, None] = {}
         after = chains.at(self._log.head(name).chain, since - 1)
         while True:
             page = self._log.read(name, after, PAGE)
             for entry in page.entries:
-                if entry.raw.startswith((b'{"type":"turn.started"', b'{"type":"turn.steered"')):
-                    taken.update(dict.fromkeys(events.parse(entry.raw)["data"]["inputs"]))
+                if entry.raw.startswith(b'{"type":"turn.started"'):
+                    taken[events.parse(entry.raw)["data"]["turn"]] = None
             if page.end or not page.entries:
                 return list(taken)
             after = page.entries[-1].position

@@ -1,0 +1,95 @@
+"""One harness process of a session: started, read, told things, killed.
+
+Rules: its tree is dead before `stop` returns or the failure is raised; its readers end with it. What it says on stderr is kept only
+as the last few KiB, for the message of a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from pathlib import Path
+
+import structlog
+
+from workers.harness.base import Adapter, Output, Place, ProtocolError
+from workers.harness.lines import LineReader
+from workers.mailbox import Mailbox
+from workers.process import Child, Guardian
+from workers.protocol_errors import ProtocolErrors
+
+STDERR_KEPT = 4096
+
+logger = structlog.get_logger(__name__)
+
+
+class Host:
+    """A running harness of one session. Made by `start`; one owner, who calls `stop`."""
+
+    def __init__(self, child: Child, adapter: Adapter, place: Place, mailbox: Mailbox, errors: ProtocolErrors) -> None:
+        self.child, self.adapter, self.place = child, adapter, place
+        self._mailbox, self._errors = mailbox, errors
+        self._stderr: deque[bytes] = deque(maxlen=16)
+        self._readers = [LineReader(child.stdout.fileno()), LineReader(child.stderr.fileno(), STDERR_KEPT)]
+        self._threads = [
+            threading.Thread(target=self._read_output, name="harness-out", daemon=True),
+            threading.Thread(target=self._read_stderr, name="harness-err", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @classmethod
+    def start(
+        cls, guardian: Guardian, adapter: Adapter, place: Place, deadline: float, mailbox: Mailbox, errors: ProtocolErrors
+    ) -> Host:
+        """Starts the harness; it is killed when the monotonic clock passes `deadline`. Raises SpawnFailed, GuardianLost."""
+        mailbox.fresh()
+        child = guardian.spawn(adapter.command(place), env=adapter.environment(place), cwd=place.cwd, deadline=deadline)
+        return cls(child, adapter, place, mailbox, errors)
+
+    @property
+    def stderr(self) -> str:
+        """The end of what it wrote to stderr."""
+        return b"\n".join(self._stderr).decode(errors="replace")[-STDERR_KEPT:]
+
+    def stop(self) -> None:
+        """Kills the whole tree and ends the readers. Raises StillAlive or GuardianLost if its death can't be proven."""
+        try:
+            self.child.kill()
+        finally:
+            for reader in self._readers:
+                reader.stop()
+            for thread in self._threads:
+                thread.join(5)
+            for reader in self._readers:
+                with contextlib.suppress(OSError):
+                    reader.close()
+            self.child.close()
+
+    def native_files(self) -> list[Path]:
+        """The files that are its native state, as far as they exist."""
+        return [path for path in self.adapter.native_paths(self.place) if path.is_file()]
+
+    def _read_output(self) -> None:
+        reader = self._readers[0]
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                outputs: list[Output] = []
+                for line in reader.read():
+                    try:
+                        if isinstance(line, ProtocolError):
+                            raise line
+                        outputs += self.adapter.decode(line)
+                    except ProtocolError as error:
+                        self._errors.add(self.adapter.name, self.place.session_id, error)
+                if outputs:
+                    self._mailbox.put(outputs)
+        self._mailbox.ended()
+
+    def _read_stderr(self) -> None:
+        reader = self._readers[1]
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                for line in reader.read():
+                    self._stderr.append(line.raw if isinstance(line, ProtocolError) else line)

@@ -1,0 +1,102 @@
+"""What a turn runner waits on: outputs of its harness, news of its log, and being told to stop.
+
+Rules: outputs are bounded, so a flooding harness waits in its pipe and not in our memory; news are flags, looked up when they are read.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from workers.harness.base import Output
+
+MAX_OUTPUTS = 4096
+
+
+class Mailbox:
+    """One consumer, any number of producers."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._outputs: deque[Output] = deque()
+        self._news = False
+        self._poked = False
+        self._ended = False
+        self._lost: str | None = None
+        self._drain = False
+        self._stop = False
+
+    def put(self, outputs: Sequence[Output]) -> None:
+        """Adds outputs; waits while too many are unread."""
+        with self._changed:
+            while len(self._outputs) > MAX_OUTPUTS and self._lost is None and not self._ended:
+                self._changed.wait(1.0)
+            self._outputs.extend(outputs)
+            self._changed.notify_all()
+
+    def news(self) -> None:
+        """The log has an input, or was revoked."""
+        with self._changed:
+            self._news = True
+            self._changed.notify_all()
+
+    def ended(self) -> None:
+        """The harness has closed its output."""
+        with self._changed:
+            self._ended = self._poked = True
+            self._changed.notify_all()
+
+    def lost(self, why: str) -> None:
+        """The lease is lost."""
+        with self._changed:
+            self._lost, self._poked = why, True
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """The worker ends soon: no further turn is to begin."""
+        with self._changed:
+            self._drain = self._poked = True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """The worker ends now: a turn that runs is to be cut."""
+        with self._changed:
+            self._drain = self._stop = self._poked = True
+            self._changed.notify_all()
+
+    def fresh(self) -> None:
+        """Forgets what a former harness process left."""
+        with self._changed:
+            self._outputs.clear()
+            self._ended = False
+
+    def wait(self, timeout: float) -> tuple[list[Output], bool, bool]:
+        """All unread outputs, whether there was news, and whether the output has ended (after the last of them).
+
+        Returns at the first of them, when stopped or lost, or after `timeout` seconds.
+        """
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._outputs or self._news or self._ended or self._lost or self._stop, max(timeout, 0)
+            )
+            outputs, news = list(self._outputs), self._news
+            self._outputs.clear()
+            self._news = False
+            self._changed.notify_all()
+            return outputs, news, self._ended
+
+    @property
+    def loss(self) -> str | None:
+        """Why the lease is lost, None while it is held."""
+        return self._lost
+
+    @property
+    def draining(self) -> bool:
+        """Whether no further turn is to begin."""
+        return self._drain
+
+    @property
+    def stopping(self) -> bool:
+        """Whether a turn that runs is to be cut."""
+        return self._stop

@@ -1,0 +1,114 @@
+"""The worker process: builds its parts, runs until SIGTERM, drains.
+
+Rules: a part whose thread dies stops the worker (another one takes its sessions over); what a former life of a worker left on this host is
+killed before anything is claimed; after `drain_seconds` running turns are interrupted cleanly, so a deploy loses nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from app import wiring
+from app.coord.coord import Caps
+from app.services.writer import Clock, Writer
+from app.settings import Settings
+from app.store.cipher import Cipher
+from workers.harness import registry
+from workers.lease import Renewer
+from workers.lives import kill_leftovers
+from workers.pool import Pool
+from workers.process import Guardian
+from workers.protocol_errors import ProtocolErrors
+from workers.runner import Tools
+from workers.sweep import Sweep
+from workers.turn import Limits
+from workers.workspace import Workspaces
+
+CUT_SECONDS = 8.0
+"""For a turn that is interrupted in a drain: the harness's grace, its checkpoint and the last appends."""
+
+logger = structlog.get_logger(__name__)
+
+
+def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
+    """Runs a worker until SIGTERM or SIGINT. Gives 0 after a complete drain, 1 if something had to be left to the sweep.
+
+    Raises SettingsError. `ready` is called when it claims.
+    """
+    stop = threading.Event()
+    dead: list[str] = []
+
+    def failed(what: str) -> Callable[[], None]:
+        def note() -> None:
+            dead.append(what)
+            stop.set()
+
+        return note
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    base = wiring.connect(settings, "worker")
+    worker = secrets.token_hex(8)
+    lives = settings.workspaces / "lives"
+    lives.mkdir(parents=True, exist_ok=True, mode=0o700)
+    killed = kill_leftovers(str(lives))
+    if killed:
+        logger.warning("killed what a former worker left", processes=killed)
+    coord = wiring.coord_of(base)
+    log = wiring.log_of(base, coord)
+    hub = wiring.hub_of(base, log, coord)
+    guardian = Guardian.start(lives, failed("guardian"))
+    renewer = Renewer(coord, worker, settings.lease_seconds, failed("renew"))
+    pool_threads = ThreadPoolExecutor(max(4, settings.worker_slots), thread_name_prefix="archive")
+    writer = Writer(log, Clock())
+    adapters = registry.offered(settings)
+    tools = Tools(
+        worker=worker,
+        writer=writer,
+        coord=coord,
+        hub=hub,
+        guardian=guardian,
+        renewer=renewer,
+        workspaces=Workspaces(settings.workspaces, base.store, Cipher(settings.secret_key, purpose="native")),
+        pool=pool_threads,
+        adapters=adapters,
+        caps=Caps(settings.cap_global, settings.cap_global, dict(settings.caps)),
+        limits=Limits(settings.turn_seconds),
+        warm_seconds=settings.warm_seconds,
+        errors=ProtocolErrors(),
+    )
+    pool = Pool(tools, list(adapters), settings.worker_slots, failed("claim"))
+    sweep = Sweep(
+        writer,
+        coord,
+        worker,
+        lease_ms=int(settings.lease_seconds * 1000),
+        every=settings.sweep_seconds,
+        max_attempts=settings.max_attempts,
+        failed=failed("sweep"),
+    )
+    hub.listen(coord.wake_channel, lambda _: pool.wake())
+    renewer.start()
+    sweep.start()
+    pool.start()
+    logger.info("worker runs", worker=worker, slots=settings.worker_slots, harnesses=list(adapters))
+    ready()
+    stop.wait()
+    if dead:
+        logger.error("a part of the worker died; stopping", part=dead[0])
+    logger.info("worker drains", sessions=pool.running())
+    whole = pool.drain(settings.drain_seconds if not dead else 0, CUT_SECONDS)
+    sweep.close()
+    renewer.close()
+    guardian.close()
+    hub.close()
+    pool_threads.shutdown(wait=True, cancel_futures=True)
+    base.close()
+    logger.info("worker ended", drained=whole)
+    return 0 if whole and not dead else 1

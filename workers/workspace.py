@@ -1,0 +1,78 @@
+"""Where a session's harness lives on this host, and moving its native state between here and the store.
+
+A session without a task has a directory with `home` (the harness's HOME, its native state in it) and `work` (the scratch directory that it
+works in). Both belong to its checkpoints: `work` as a whole up to `SCRATCH_BYTES`, of `home` what the adapter calls native state.
+
+Rules: a harness starts only in directories that were made from the state's checkpoint just now; what another life left there is removed
+first. The path is the same on every worker with the same BYRE_WORKSPACES, since harnesses key their own state by it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from app.core.session import Checkpoint
+from app.store.cipher import Cipher
+from app.store.contract import Store
+from app.store.keys import LogName
+from workers import checkpoint
+from workers.harness.base import Place
+from workers.host import Host
+
+SCRATCH_BYTES = 256 * 2**20
+
+
+class ScratchTooLarge(Exception):
+    """The scratch directory holds more than a checkpoint may."""
+
+
+class Workspaces:
+    """All session directories of one worker, under `root`."""
+
+    def __init__(self, root: Path, store: Store, cipher: Cipher) -> None:
+        self._root, self._store, self._cipher = root / "sessions", store, cipher
+
+    def directory(self, name: LogName) -> Path:
+        """The directory of a session."""
+        assert name.session
+        return self._root / name.tenant / name.session
+
+    def materialise(self, name: LogName, latest: Checkpoint | None) -> Place:
+        """Makes the directories from the latest checkpoint (None: empty). Raises Corrupt, Missing, Unavailable, OSError."""
+        assert name.session
+        base = self.directory(name)
+        self.remove(name)
+        base.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if latest:
+            checkpoint.restore(self._store, name.tenant, name.session, latest.id, base, cipher=self._cipher)
+        for part in ("home", "work"):
+            (base / part).mkdir(parents=True, exist_ok=True, mode=0o700)
+        return Place(home=base / "home", cwd=base / "work", session_id=name.session, fresh=latest is None)
+
+    def save(self, name: LogName, host: Host, meta: dict[str, Any]) -> str:
+        """Uploads native state and scratch files; gives the checkpoint's id. Raises ScratchTooLarge, Unavailable, OSError."""
+        assert name.session
+        base = self.directory(name)
+        files = [(str(path.relative_to(base)), path) for path in host.native_files()]
+        files += self._scratch(base)
+        manifest = checkpoint.save(self._store, name.tenant, name.session, files, cipher=self._cipher, meta=meta)
+        return str(manifest["id"])
+
+    def remove(self, name: LogName) -> None:
+        """Removes the directories of a session whose harness is dead."""
+        base = self.directory(name)
+        if base.exists():
+            shutil.rmtree(base)
+
+    def _scratch(self, base: Path) -> list[tuple[str, Path]]:
+        found: list[tuple[str, Path]] = []
+        total = 0
+        for path in sorted((base / "work").rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                total += path.stat().st_size
+                if total > SCRATCH_BYTES:
+                    raise ScratchTooLarge(f"the session's files take more than {SCRATCH_BYTES >> 20} MiB")
+                found.append((str(path.relative_to(base)), path))
+        return found
