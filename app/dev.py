@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from app import dev_data, logs, processes, redis_server
+from app import dev_data, processes, redis_server
 from app.core.errors import ByreError
 from app.core.principal import Scope
 from app.dev_child import Child
@@ -28,8 +28,8 @@ from app.dev_supervisor import StartFailed, Supervisor
 from app.settings import EXIT_STATUS, Settings, SettingsError, unknown
 
 TENANT = "dev"
-DRAIN_SECONDS = "4"
-"""Time that running turns get when `byre dev` stops; within the ten seconds of the whole stop."""
+DRAIN_SECONDS = "2"
+"""Time that running turns get when `byre dev` stops. Interrupting them takes some more of the ten seconds of the whole stop."""
 PORT_PATIENCE = 5.0
 """Seconds that a start waits for its port, which a server that was just killed may still hold."""
 
@@ -58,7 +58,6 @@ def run(options: Options, env: Mapping[str, str]) -> int:
         output = Output(sys.stdout, settings.log_format)
         for line in unknown(env):
             output.say(line)
-        logs.configure("console", "warning", "dev")
         return _Deployment(options, settings, child_env, data, server, output, address).run()
     finally:
         data.close()
@@ -99,7 +98,7 @@ class _Deployment:
         supervisor = Supervisor(
             self._children, self._output, ready=self._serves, published=self._publish, died=self._look_after
         )  # fmt: skip
-        self._options.ready_file.unlink(missing_ok=True)
+        self._forget_ready()
         try:
             supervisor.start()
             self._data.record_children(self._pids())
@@ -113,7 +112,7 @@ class _Deployment:
             self._output.say(str(error))
             return EXIT_STATUS
         finally:
-            self._options.ready_file.unlink(missing_ok=True)
+            self._forget_ready()
             supervisor.stop()
             supervisor.close()
             self._probe.close()
@@ -140,7 +139,8 @@ class _Deployment:
             "worker_pids": [worker.pid for worker in self._workers],
             "redis_pid": self._redis[0].pid if self._redis else None,
         }
-        dev_data.write_ready(self._options.ready_file, document)
+        for path in self._ready_files():
+            dev_data.write_ready(path, document)
         if self._welcomed:
             self._output.say("serving again")
         else:
@@ -156,6 +156,14 @@ class _Deployment:
                 self._output.say(
                     f"Redis refuses its files: they are put aside in {moved[0].parent}, nothing acknowledged is lost"
                 )
+
+    def _ready_files(self) -> set[Path]:
+        """Where it was asked for, and where `byre tail` looks."""
+        return {self._options.data / "ready.json", self._options.ready_file}
+
+    def _forget_ready(self) -> None:
+        for path in self._ready_files():
+            path.unlink(missing_ok=True)
 
     def _pids(self) -> list[int]:
         return [child.pid for child in self._children if child.pid]
@@ -188,8 +196,9 @@ def _environment(
 
 def _tokens(settings: Settings, data: DataDirectory) -> dict[str, str]:
     """A management and a user token of tenant `dev`, made once for a data directory and its store. Raises SettingsError."""
-    from app import wiring  # takes half a second, in which the children are starting
+    from app import logs, wiring  # takes a second, in which the children are starting
 
+    logs.configure(settings.log_format, "warning", "byre")
     store = wiring.store_of(settings)
     try:
         tokens = wiring.tokens_of(settings, store)

@@ -102,6 +102,7 @@ def redis_of(settings: Settings, role: str) -> redis.Redis:
         retry=Retry(NoBackoff(), 0),
         retry_on_error=[],
         client_name=f"byre-{role}",
+        protocol=2,  # in RESP3 what is published comes out of band, where the hub's reader doesn't look
     )
     return redis.Redis(connection_pool=pool)
 
