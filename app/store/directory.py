@@ -228,31 +228,25 @@ def _mark(file: BinaryIO, put_id: str) -> bool:
 
 
 def _settle(path: Path, naming: Callable[[], object]) -> None:
-    """Give a file its name at `path`, with the folders it needs, durably. Raises what `naming` does, and StoreError."""
-    changed = [path.parent]
+    """Give a file its name at `path`, with the folders it needs, durably. Raises what `naming` does, and StoreError.
+
+    Flushing the one folder makes its parents' new entries durable too: they went into the journal before.
+    """
     for _ in range(NAMING_TRIES):
         try:
             naming()
             break
         except FileNotFoundError:
-            changed += _make_folders(path.parent)
+            _make_folders(path.parent)
     else:
         raise StoreError(f"the folder of {path.name} does not stay", unknown=False)
     with _failing(path.name, unknown=True):
-        for folder in changed:
-            _flush(folder)
+        _flush(path.parent)
 
 
-def _make_folders(folder: Path) -> list[Path]:
-    """Make `folder` with its parents; gives those folders that got a new entry."""
-    missing = []
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for new in reversed(missing):
-        with suppress(FileExistsError, FileNotFoundError):
-            new.mkdir()
-    return [new.parent for new in missing]
+def _make_folders(folder: Path) -> None:
+    with suppress(FileExistsError, FileNotFoundError):  # a file in its place, or cleared away meanwhile: naming will tell
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _flush(folder: Path) -> None:

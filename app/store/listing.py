@@ -27,8 +27,9 @@ def page(root: Path, prefix: str, start_after: str, limit: int) -> Keys:
 def page_of_folders(root: Path, prefix: str, start_after: str, limit: int) -> Keys:
     """Up to `limit` names of folders in `prefix` that hold files, after `start_after`, by `name + "/"`. Raises OSError."""
     after = f"{start_after}/" if start_after else ""
-    names = sorted(f"{entry.name}/" for entry in _entries(root / prefix) if entry.is_dir(follow_symlinks=False))
-    return list(islice((name[:-1] for name in names if name > after and _holds_files(root / prefix / name)), limit))
+    names = [f"{entry.name}/" for entry in _entries(root / prefix) if entry.is_dir(follow_symlinks=False)]
+    later = sorted(name for name in names if name > after and is_part(name[:-1]))
+    return list(islice((name[:-1] for name in later if _holds_files(root / prefix / name)), limit))
 
 
 def _keys(root: Path, base: str, prefix: str, start_after: str) -> Iterator[str]:
@@ -36,7 +37,8 @@ def _keys(root: Path, base: str, prefix: str, start_after: str) -> Iterator[str]
     found: list[str] = []
     for entry in _entries(root / base):
         key = base + entry.name + ("/" if entry.is_dir(follow_symlinks=False) else "")
-        if key.startswith(prefix) and (key > start_after or (key.endswith("/") and start_after.startswith(key))):
+        wanted = key > start_after or (key.endswith("/") and start_after.startswith(key))
+        if wanted and key.startswith(prefix) and is_part(entry.name):
             found.append(key)
     for key in sorted(found):
         if key.endswith("/"):
@@ -47,15 +49,15 @@ def _keys(root: Path, base: str, prefix: str, start_after: str) -> Iterator[str]
 
 def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
-        for entry in entries:
-            if is_part(entry.name):
-                yield entry
+        yield from entries
 
 
 def _holds_files(folder: Path) -> bool:
     empty = True
     for entry in _entries(folder):
         empty = False
+        if not is_part(entry.name):
+            continue
         if not entry.is_dir(follow_symlinks=False) or _holds_files(folder / entry.name):
             return True
     if empty:
