@@ -11,6 +11,8 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from app.core import ids
+
 GENERATION_DIGITS = 8
 OFFSET_DIGITS = 16
 
@@ -65,6 +67,11 @@ def parse_log_name(text: str) -> LogName:
 def valid_tenant(name: str) -> bool:
     """Whether `name` can be a tenant: 1 to 63 of a-z, 0-9 and "-", not starting with "-"."""
     return bool(_TENANT.match(name))
+
+
+def is_id(text: str) -> bool:
+    """Whether `text` is an id as `core.ids` makes them."""
+    return ids.normal(text) == text
 
 
 # Logs

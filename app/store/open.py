@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 from app.core.errors import Invalid
 from app.store.contract import Store, check_key
 from app.store.directory import DirectoryStore
+from app.store.offload import Offloaded, hub_runs_here
 from app.store.s3 import S3Store, connect
 
 
@@ -21,7 +22,8 @@ def open_store(
 ) -> Store:
     """The store at `url`; nothing is asked of it yet (`probe.probe` does that). Raises Invalid if `url` means none.
 
-    A directory is made if need be. What is given for S3 is ignored for a directory; credentials not given are found by boto.
+    A directory is made if need be; in a process that gevent has patched its slow calls don't stop the hub. What is given for
+    S3 is ignored for a directory; credentials not given are found by boto.
     """
     if url.startswith("s3://"):
         parts = urlsplit(url)
@@ -33,7 +35,8 @@ def open_store(
     path = unquote(urlsplit(url).path) if url.startswith("file://") else url
     if "://" in path or not Path(path).is_absolute():
         raise Invalid("the object store must be s3://BUCKET/PREFIX or the absolute path of a directory", "BYRE_OBJECT_STORE")
-    return DirectoryStore(Path(path))
+    directory = DirectoryStore(Path(path))
+    return Offloaded(directory) if hub_runs_here() else directory
 
 
 def _is_key(prefix: str) -> bool:

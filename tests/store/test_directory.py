@@ -144,7 +144,8 @@ def test_greenlets_and_threads_of_a_patched_process_lose_no_count(store: Directo
     command = [sys.executable, "-m", "tests.store.greenlets", str(tmp_path / "store")]
     done = subprocess.run(command, cwd=REPOSITORY, timeout=120, check=True, capture_output=True, text=True)
     assert store.get("counter").body == b"120"
-    assert json.loads(done.stdout)["turns_of_others_while_waiting"] > 10
+    assert min(json.loads(done.stdout).values()) > 10
+    assert done.stderr == ""
 
 
 # Durability
