@@ -14,7 +14,7 @@ import pytest
 from tests.workers.procs import ENV, living, tag, until
 from workers.process import Child, Deaf, Guardian, GuardianLost, Limits, SpawnFailed
 
-DAEMON = "env -i setsid sh -c 'sleep TAG & sleep TAG' & sleep 0.1; "
+DAEMON = "(env -i setsid sh -c 'sleep TAG & sleep TAG' &); "  # its parent, the subshell, ends at once
 
 CHAIN = """
 import os, sys, time
@@ -44,7 +44,8 @@ for _ in range(4):
 keep()
 """
 MAINLESS = """
-import ctypes, threading, time
+import ctypes, os, threading, time
+print(os.getpid(), flush=True)
 threading.Thread(target=time.sleep, args=(3600,)).start()
 ctypes.CDLL(None).pthread_exit(None)
 """
@@ -57,7 +58,6 @@ SHAPES = {
     "deaf to SIGTERM": (["sh", "-c", "trap '' TERM HUP INT; sleep TAG; true"], 2),
     "stopped": (["sh", "-c", "sleep TAG & kill -STOP $!; kill -STOP $$; true TAG"], 2),
     "a chain of 60": ([sys.executable, "-S", "-c", CHAIN, "TAG"], 61),
-    "main thread ended, others run": ([sys.executable, "-S", "-c", MAINLESS, "TAG"], 0),
     "children start again what dies": ([sys.executable, "-S", "-c", RESPAWN, "TAG"], 10),
 }
 
@@ -95,6 +95,15 @@ def test_kill_meets_what_forks_and_exits_all_the_time(guardian: Guardian) -> Non
     child = start(guardian, ["sh", "-c", f"setsid {sys.executable} -S -c '{COMET}' & sleep TAG"], tag())
     for _ in range(50):
         assert child.stdout.read(1) == b"."
+    child.kill()
+    assert closed(child)
+
+
+def test_kill_sees_a_process_whose_main_thread_ended(guardian: Guardian) -> None:
+    """It looks like a zombie, but its other threads run."""
+    child = start(guardian, ["sh", "-c", f"{sys.executable} -S -c '{MAINLESS}' & sleep TAG"], tag())
+    pid = int(child.stdout.readline())
+    until(lambda: "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text())
     child.kill()
     assert closed(child)
 

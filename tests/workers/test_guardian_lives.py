@@ -17,7 +17,7 @@ from workers import lives, proctree
 from workers.process import Guardian, kill_leftovers
 
 HERE = Path(__file__).parent
-TREE = "env -i setsid sh -c 'sleep TAG & sleep TAG' & setsid sleep TAG & sleep TAG; true"
+TREE = "(env -i setsid sh -c 'sleep TAG & sleep TAG' &); setsid sleep TAG & sleep TAG; true"
 COUNT = 6
 
 

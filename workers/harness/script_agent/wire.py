@@ -3,8 +3,8 @@
 Rules: a command that names a turn counts for that turn only, so a late interrupt can't end the next one. Waiting is done here
 and nowhere else. Output is written before anything is waited for.
 
-In: `{"type": "turn", "turn_id", "purpose", "inputs": [{"id", "text", "images"}], "task_title", "merge_ref", "model"}`,
-`{"type": "steer", "turn_id", "id", "text", "images"}`, `{"type": "interrupt", "turn_id"}`, `{"type": "model", "model"}`.
+In: `{"type": "turn", "turn_id", "purpose", "inputs": [{"id", "text", "images"}], "task_title", "merge_ref"}`,
+`{"type": "steer", "turn_id", "id", "text", "images"}`, `{"type": "interrupt", "turn_id"}`.
 """
 
 from __future__ import annotations
