@@ -91,6 +91,8 @@ class Limits:
     max_streams: int = 10_000
     max_streams_per_token: int = 100
     heartbeat: float = 10.0
+    slow: float = 30.0
+    """A stream's client that takes nothing of what is sent for so long is cut off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@ Rules:
 - The first bytes leave at once, so that a client knows that it is connected, also where no event exists.
 - A silent connection gets a comment every `heartbeat` seconds; that write is what finds out that a client has gone.
 - The token is asked again at that pace, on busy streams too; once it is refused the stream ends.
-- Whatever ends it (client gone, log over, token revoked, process draining), the follower is closed and its place is free again.
+- Whatever ends it (client gone or too slow, log over, token revoked, process draining), the follower is closed and its place is
+  free again.
 - What an open stream keeps in memory is this object and the server's connection, nothing of the request.
 """
 
@@ -122,7 +123,7 @@ class EventBody:
             raise StopIteration
         if self._first:
             first, self._first = self._first, b""
-            self._forget_request()
+            self._settle(followers.limits.slow)
             return first
         while True:
             if followers.drain.active:
@@ -173,10 +174,14 @@ class EventBody:
             return True  # it can't be asked just now, which is no reason to cut everybody off
         return True
 
-    def _forget_request(self) -> None:
-        """The server keeps the request's environment until the response ends, which for a stream is hours."""
+    def _settle(self, slow: float) -> None:
+        """Prepares for a long stay: a time limit on the connection's writes, and nothing kept of the request. The server holds on
+        to its environment until the response ends, which for a stream is hours.
+        """
         env, self._env = self._env, None
         if env is not None:
+            if (connection := env.get("gunicorn.socket")) is not None:
+                connection.settimeout(slow)
             kept = {name: env[name] for name in _KEPT if name in env}
             env.clear()
             env.update(kept)
@@ -191,7 +196,7 @@ def head(resp: falcon.Response) -> None:
 
 def wanted(req: falcon.Request) -> bool:
     """Whether the Accept header names event streams, and likes JSON no better."""
-    accept = req.env.get("HTTP_ACCEPT", "")
+    accept = req.env.get("HTTP_ACCEPT", "").lower()
     if EVENT_STREAM not in accept:
         return False
     liked = dict(map(_preference, accept.split(",")))
@@ -205,7 +210,7 @@ def _preference(part: str) -> tuple[str, float]:
         name, _, value = parameter.partition("=")
         if name.strip().lower() == "q":
             try:
-                return kind.lower(), float(value)
+                return kind, float(value)
             except ValueError:
-                return kind.lower(), 0.0
-    return kind.lower(), 1.0
+                return kind, 0.0
+    return kind, 1.0

@@ -87,6 +87,13 @@ class FakeStream:
             self._changed.notify_all()
 
 
+class FakeCommands(FakeStream):
+    """A connection of an executor."""
+
+    def commands(self, timeout: float) -> list[Document]:
+        return [orjson.loads(line.removeprefix(b"data: ")) for line in self.read(timeout).splitlines() if line]
+
+
 class FakeSessions:
     """One session, `SESSION`, in the tenant acme, with a log of dicts. The cursor of an event is its number as text."""
 
@@ -184,6 +191,29 @@ class FakeCatalog:
         return {"tools": []}
 
 
+class FakeExecutors:
+    """One executor, whose id is `SESSION`, that keeps the calls it gets."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Principal, Any]] = []
+
+    def register(self, principal: Principal, body: Document) -> Document:
+        self.calls.append(("register", principal, body))
+        return {"id": SESSION, "token": "executor"}
+
+    def close(self, principal: Principal, executor: str) -> Document:
+        self.calls.append(("close", principal, executor))
+        return {"status": "closed"}
+
+    def open(self, principal: Principal, executor: str) -> FakeCommands:
+        self.calls.append(("open", principal, executor))
+        return FakeCommands([])
+
+    def reply(self, principal: Principal, executor: str, body: Document) -> Document:
+        self.calls.append(("reply", principal, body))
+        return {"status": "accepted"}
+
+
 class FakeClock:
     """Monotonic seconds that a test moves."""
 
@@ -205,6 +235,7 @@ def make_deps(**changes: Any) -> Deps:
     parts: dict[str, Any] = {
         "sessions": FakeSessions(),
         "catalog": FakeCatalog(),
+        "executors": FakeExecutors(),
         "tokens": FakeTokens(),
         "schema": changes.pop("schema", None) or real_schema(),
         "limits": Limits(),

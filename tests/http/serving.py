@@ -31,6 +31,7 @@ class Control:
         resp.data = orjson.dumps(
             {
                 "pid": os.getpid(),
+                "calls": len(self._sessions.calls),
                 "streams": len(streams),
                 "open": sum(1 for stream in streams if not stream.closed),
                 "closed": [stream.closed for stream in streams[:100]],
@@ -61,6 +62,7 @@ def create() -> App:
     sessions, tokens = FakeSessions(), FakeTokens()
     limits = Limits(
         heartbeat=float(os.environ.get("TEST_HEARTBEAT", "10")),
+        slow=float(os.environ.get("TEST_SLOW_SECONDS", "30")),
         max_streams=int(os.environ.get("TEST_MAX_STREAMS", "10000")),
         max_streams_per_token=int(os.environ.get("TEST_MAX_STREAMS_PER_TOKEN", "10000")),
     )
