@@ -23,7 +23,8 @@ needs:
 		{ echo "$(PYTHON) can't make virtual environments: install its venv package (Debian: python3-venv)"; exit 1; }
 	@command -v git >/dev/null || { echo "Byre needs git: install it"; exit 1; }
 
-$(BIN)/python: | needs
+$(BIN)/python:
+	@$(MAKE) --no-print-directory needs
 	$(PYTHON) -m venv $(VENV)
 
 # A stamp is newer than what it was made from when nothing is to be done.
