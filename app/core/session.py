@@ -59,6 +59,10 @@ TRANSITIONS: dict[tuple[Status, str], Status | After] = {
 
 STATEFUL = frozenset(kind.partition(":")[0] for _, kind in TRANSITIONS)
 
+USAGE_NAMES = 32
+MOST_USAGE = 2**53
+"""Bounds of `State.usage`: beyond this a JSON number isn't exact. (A name like "@1" would be taken for an offset's placeholder.)"""
+
 SETTLING = frozenset({"turn.completed", "turn.interrupted", "turn.failed", "rate_limited"})
 """Events that end a turn. A turn has exactly one of them."""
 
@@ -207,11 +211,18 @@ def _settled(state: State, kind: str, time: str, data: Mapping[str, Any], gen: i
     if kind == "rate_limited":
         out["queue"] = (*state.turn.inputs, *state.queue)
         out["not_before"] = int(data.get("reset_ms", 0))
-    usage = dict(state.usage)
-    for name, amount in {**data.get("usage", {}), "cost_usd": data.get("cost_usd")}.items():
-        if isinstance(amount, (int, float)) and not isinstance(amount, bool):
-            usage[name] = usage.get(name, 0) + amount
-    out["usage"] = usage
+    out["usage"] = _summed(state.usage, {**data.get("usage", {}), "cost_usd": data.get("cost_usd")})
+    return out
+
+
+def _summed(usage: Mapping[str, float], more: Mapping[str, Any]) -> dict[str, float]:
+    """Names and amounts come from the harness: what isn't a plain name and number, or is one name too many, is left out."""
+    out = dict(usage)
+    for name, amount in more.items():
+        if not isinstance(amount, (int, float)) or isinstance(amount, bool) or not 0 <= amount < MOST_USAGE:
+            continue
+        if name in out or (len(out) < USAGE_NAMES and name[:1].isalpha()):
+            out[name] = min(out.get(name, 0) + amount, MOST_USAGE)
     return out
 
 
