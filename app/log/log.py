@@ -197,7 +197,7 @@ class Log:
             self.recovery.recover(log, fenced=tail.gen)
             return self.has(log, until) if until else False
         verdict = compare(list(map(events.id_of, found.lines)), list(map(events.id_of, tail.entries)), wanted)
-        if verdict is Verdict.RECOVER or found.end > tail.next:
+        if verdict is Verdict.RECOVER or (found.end > tail.next and not self._reaches(log, tail.gen, found.end)):
             self.recovery.recover(log, fenced=tail.gen)
             return self.has(log, until) if until else False
         self._advance(log, found)
@@ -217,6 +217,11 @@ class Log:
         except Unavailable:
             # only a hint: the next archiver finds the segment and goes on from it
             logger.warning("archived head not moved: Redis can't be reached", log=log.text)
+
+    def _reaches(self, log: LogName, gen: int, offset: int) -> bool:
+        """Whether the tail has grown to `offset` since it was read; if not, it lacks what was archived from it."""
+        look = self.coord.look(log.text)
+        return look is not None and look.gen == gen and look.next >= offset
 
     def _still_open(self, log: LogName, tail: Tail) -> bool:
         head = self.keep(log, heads.load(self.store, log, self.pace))
