@@ -85,7 +85,9 @@ def decode(key: str, body: bytes) -> Segment | Fence:
         digest = header.pop("sha256")
         if digest != _digest(header, frame) or header["v"] != VERSION:
             raise Corrupt(f"the log segment {key} fails its checksum", key)
-        plain = zstandard.ZstdDecompressor().decompress(frame, max_output_size=MAX_PLAIN_BYTES)
+        if not 0 <= zstandard.frame_content_size(frame) <= MAX_PLAIN_BYTES:  # `max_output_size` gives way to what a frame says
+            raise Corrupt(f"the log segment {key} is too large", key)
+        plain = zstandard.ZstdDecompressor().decompress(frame)
         lines = plain.split(b"\n")
         if len(lines) != header["count"]:
             raise Corrupt(f"the log segment {key} fails its checksum", key)
