@@ -20,15 +20,19 @@ from redis.retry import Retry
 
 from app import settings_parse
 from app.coord.coord import RedisCoord
+from app.coord.executors import ExecutorRouting
 from app.coord.scripts import Scripts
 from app.core.errors import ByreError
 from app.log.hub import Hub, open_hub
 from app.log.log import Log
 from app.services.catalog import Catalog
-from app.services.descriptors import NoTools
+from app.services.descriptors import Resolver
+from app.services.executors import Executors
 from app.services.sessions import Sessions
 from app.services.tokens import Tokens
+from app.services.writer import Clock
 from app.settings import Settings, SettingsError
+from app.store.cipher import Cipher
 from app.store.contract import Store, StoreError
 from app.store.open import open_store
 from app.store.probe import probe
@@ -187,7 +191,19 @@ def hub_of(base: Base, log: Log, coord: RedisCoord) -> Hub:
     return open_hub(log, coord, lambda: pool.connection_class(**pool.connection_kwargs))
 
 
-def sessions_of(settings: Settings, log: Log, coord: RedisCoord, hub: Hub | None) -> Sessions:
+def routing_of(base: Base) -> ExecutorRouting:
+    """Where executors are connected."""
+    return ExecutorRouting(Scripts(base.redis, base.settings.redis_prefix))
+
+
+def credentials_of(settings: Settings) -> Cipher:
+    """What encrypts the credentials of bindings."""
+    return Cipher(settings.secret_key, purpose="credentials")
+
+
+def sessions_of(
+    settings: Settings, log: Log, coord: RedisCoord, hub: Hub | None, catalog: Catalog, executors: Executors
+) -> Sessions:
     """The service of Brain sessions."""
     return Sessions(
         log,
@@ -197,7 +213,7 @@ def sessions_of(settings: Settings, log: Log, coord: RedisCoord, hub: Hub | None
         steering=STEERING,
         max_queue=settings.max_queue,
         grace_ms=grace_ms(settings),
-        resolver=NoTools(),
+        resolver=Resolver(catalog, executors, credentials_of(settings)),
     )
 
 
@@ -220,10 +236,14 @@ def api(base: Base) -> Api:
     limits = Limits(
         body=settings.body_limit, max_streams=settings.max_streams, max_streams_per_token=settings.max_streams_per_token
     )
+    catalog = Catalog()
+    tokens = tokens_of(settings, base.store)
+    executors = Executors(base.store, log, routing_of(base), tokens, hub, Clock())
     deps = Deps(
-        sessions=sessions_of(settings, log, coord, hub),
-        catalog=Catalog(),
-        tokens=tokens_of(settings, base.store),
+        sessions=sessions_of(settings, log, coord, hub, catalog, executors),
+        catalog=catalog,
+        executors=executors,
+        tokens=tokens,
         schema=schema,
         ready=readiness(base),
         limits=limits,

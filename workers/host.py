@@ -7,12 +7,14 @@ as the last few KiB, for the message of a failure.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections import deque
 from pathlib import Path
 
 import structlog
 
+from workers.bridge.server import BridgeServer, Caller
 from workers.harness.base import Adapter, Output, Place, ProtocolError
 from workers.harness.lines import LineReader
 from workers.mailbox import Mailbox
@@ -27,8 +29,10 @@ logger = structlog.get_logger(__name__)
 class Host:
     """A running harness of one session. Made by `start`; one owner, who calls `stop`."""
 
-    def __init__(self, child: Child, adapter: Adapter, place: Place, mailbox: Mailbox, errors: ProtocolErrors) -> None:
-        self.child, self.adapter, self.place = child, adapter, place
+    def __init__(
+        self, child: Child, adapter: Adapter, place: Place, mailbox: Mailbox, errors: ProtocolErrors, bridge: BridgeServer
+    ) -> None:
+        self.child, self.adapter, self.place, self._bridge = child, adapter, place, bridge
         self._mailbox, self._errors = mailbox, errors
         self._stderr: deque[bytes] = deque(maxlen=16)
         self._readers = [LineReader(child.stdout.fileno()), LineReader(child.stderr.fileno(), STDERR_KEPT)]
@@ -41,12 +45,28 @@ class Host:
 
     @classmethod
     def start(
-        cls, guardian: Guardian, adapter: Adapter, place: Place, deadline: float, mailbox: Mailbox, errors: ProtocolErrors
+        cls,
+        guardian: Guardian,
+        adapter: Adapter,
+        place: Place,
+        deadline: float,
+        mailbox: Mailbox,
+        errors: ProtocolErrors,
+        caller: Caller,
     ) -> Host:
-        """Starts the harness; it is killed when the monotonic clock passes `deadline`. Raises SpawnFailed, GuardianLost."""
+        """Starts the harness with a bridge to `caller`; it is killed when the monotonic clock passes `deadline`.
+
+        Raises SpawnFailed, GuardianLost, OSError.
+        """
         mailbox.fresh()
-        child = guardian.spawn(adapter.command(place), env=adapter.environment(place), cwd=place.cwd, deadline=deadline)
-        return cls(child, adapter, place, mailbox, errors)
+        bridge = BridgeServer(caller)
+        place = dataclasses.replace(place, bridge_socket=bridge.path)
+        try:
+            child = guardian.spawn(adapter.command(place), env=adapter.environment(place), cwd=place.cwd, deadline=deadline)
+        except BaseException:
+            bridge.close()
+            raise
+        return cls(child, adapter, place, mailbox, errors, bridge)
 
     @property
     def stderr(self) -> str:
@@ -58,6 +78,7 @@ class Host:
         try:
             self.child.kill()
         finally:
+            self._bridge.close()
             for reader in self._readers:
                 reader.stop()
             for thread in self._threads:

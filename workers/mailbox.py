@@ -9,9 +9,11 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
+from workers.bridge.outputs import Bridged
 from workers.harness.base import Output
 
 MAX_OUTPUTS = 4096
+Anything = Output | Bridged
 
 
 class Mailbox:
@@ -19,7 +21,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._outputs: deque[Output] = deque()
+        self._outputs: deque[Anything] = deque()
         self._news = False
         self._poked = False
         self._ended = False
@@ -27,7 +29,7 @@ class Mailbox:
         self._drain = False
         self._stop = False
 
-    def put(self, outputs: Sequence[Output]) -> None:
+    def put(self, outputs: Sequence[Anything]) -> None:
         """Adds outputs; waits while too many are unread."""
         with self._changed:
             while len(self._outputs) > MAX_OUTPUTS and self._lost is None and not self._ended:
@@ -71,7 +73,7 @@ class Mailbox:
             self._outputs.clear()
             self._ended = False
 
-    def wait(self, timeout: float) -> tuple[list[Output], bool, bool]:
+    def wait(self, timeout: float) -> tuple[list[Anything], bool, bool]:
         """All unread outputs, whether there was news, and whether the output has ended (after the last of them).
 
         Returns at the first of them, when stopped or lost, or after `timeout` seconds.

@@ -19,6 +19,7 @@ from app.coord.coord import Caps
 from app.services.writer import Clock, Writer
 from app.settings import Settings
 from app.store.cipher import Cipher
+from workers.executor_calls import ExecutorCalls
 from workers.harness import registry
 from workers.lease import Renewer
 from workers.lives import kill_leftovers
@@ -27,11 +28,15 @@ from workers.process import Guardian
 from workers.protocol_errors import ProtocolErrors
 from workers.runner import Tools
 from workers.sweep import Sweep
+from workers.tools import ToolKit
 from workers.turn import Limits
 from workers.workspace import Workspaces
 
 CUT_SECONDS = 8.0
 """For a turn that is interrupted in a drain: the harness's grace, its checkpoint and the last appends."""
+
+TOOL_SECONDS = 300.0
+"""Longest call of a tool."""
 
 logger = structlog.get_logger(__name__)
 
@@ -82,6 +87,15 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
         limits=Limits(settings.turn_seconds),
         warm_seconds=settings.warm_seconds,
         errors=ProtocolErrors(),
+        kit=ToolKit(
+            kinds={"executor": ExecutorCalls(wiring.routing_of(base), hub, worker)},
+            tokens=wiring.tokens_of(settings, base.store),
+            cipher=wiring.credentials_of(settings),
+            store=base.store,
+            clock=Clock(),
+            public_url=settings.public_url,
+            seconds=TOOL_SECONDS,
+        ),
     )
     pool = Pool(tools, list(adapters), settings.worker_slots, failed("claim"))
     sweep = Sweep(

@@ -16,8 +16,10 @@ from app.core.errors import Fenced, Unavailable
 from app.core.redact import Redactor
 from app.services.writer import Draft, Writer
 from app.store.keys import LogName
-from workers.harness.base import Delta, Message, Output, Thinking, ToolCall, ToolProgress, ToolResult
+from workers.bridge.outputs import BridgeCall, BridgeProgress, BridgeResult
+from workers.harness.base import Delta, Message, Thinking, ToolCall, ToolProgress, ToolResult
 from workers.lease import Lease
+from workers.mailbox import Anything
 
 BATCH_BYTES = 256 * 1024
 ARCHIVE_BYTES = 256 * 1024
@@ -48,7 +50,7 @@ class Pump:
         self._delta.clear()
         self.last_text = ""
 
-    def write(self, outputs: Sequence[Output]) -> None:
+    def write(self, outputs: Sequence[Anything]) -> None:
         """Appends outputs in order. Raises Fenced."""
         batch: list[tuple[str, bytes]] = []
         size = 0
@@ -143,20 +145,24 @@ class Pump:
         if not going_on:
             raise Fenced("the log was recovered")
 
-    def _event(self, output: Output) -> Draft | None:
+    def _event(self, output: Anything) -> Draft | None:
         data: dict[str, Any]
+        if isinstance(output, BridgeCall | BridgeProgress | BridgeResult) and output.turn != self._turn:
+            return None
         match output:
             case Message(text):
                 kind, data = "assistant.message", {"text": text}
                 self.last_text = text
             case Thinking(text):
                 kind, data = "assistant.thinking", {"text": text}
-            case ToolCall(id, name, arguments):
+            case ToolCall(id, name, arguments) | BridgeCall(_, id, name, arguments):
                 kind, data = "tool.call", {"id": id, "name": name, "arguments": arguments}
                 self.open_calls[id] = None
-            case ToolProgress(id, progress):
+            case ToolProgress(id, progress) | BridgeProgress(_, id, progress):
                 kind, data = "tool.progress", {"call_id": id, "progress": progress}
-            case ToolResult(id, result):
+            case ToolResult(id, result) | BridgeResult(_, id, result):
+                if id not in self.open_calls:
+                    return None
                 kind, data = "tool.result", {"call_id": id, "result": result}
                 self.open_calls.pop(id, None)
             case _:

@@ -32,6 +32,7 @@ from workers.lives import StillAlive
 from workers.mailbox import Mailbox
 from workers.process import Guardian, GuardianLost, SpawnFailed
 from workers.protocol_errors import ProtocolErrors
+from workers.tools import SessionTools, ToolKit
 from workers.turn import Limits, TurnRunner
 from workers.workspace import Workspaces
 
@@ -57,6 +58,7 @@ class Tools(NamedTuple):
     limits: Limits
     warm_seconds: float
     errors: ProtocolErrors
+    kit: ToolKit
 
 
 class Runner:
@@ -126,8 +128,20 @@ class Runner:
 
     def _turns(self, head: LogHead, lease: Lease) -> None:
         log = self._t.writer.log
+        self._tools = SessionTools(
+            self._t.kit, self.name, head, self._mailbox, lambda: heads.load(log.store, self.name, log.pace)
+        )
         turns = TurnRunner(
-            self._t.writer, self.name, head, lease, self._mailbox, self._t.workspaces, self._t.pool, self._t.limits, Redactor()
+            self._t.writer,
+            self.name,
+            head,
+            lease,
+            self._mailbox,
+            self._t.workspaces,
+            self._t.pool,
+            self._t.limits,
+            Redactor(),
+            self._tools,
         )
         attempts = head.attempts
         while True:
@@ -182,7 +196,7 @@ class Runner:
         make = self._t.adapters.get(head.vendor)
         if make is None:
             raise OSError(f"this worker has no harness {head.vendor!r}")
-        host = Host.start(self._t.guardian, make(), place, lease.deadline, self._mailbox, self._t.errors)
+        host = Host.start(self._t.guardian, make(), place, lease.deadline, self._mailbox, self._t.errors, self._tools)
         lease.extended = host.child.set_deadline
         return host
 

@@ -24,12 +24,14 @@ from app.services.closing import UNKNOWN
 from app.services.inputs import drop_pending
 from app.services.writer import Draft, Writer
 from app.store.keys import LogName
-from workers.harness.base import ENDS, Done, Failed, Input, Interrupted, Output, RateLimited, Steered, Turn
+from workers.bridge.outputs import BridgeCall
+from workers.harness.base import ENDS, Done, Failed, Input, Interrupted, RateLimited, Steered, Turn
 from workers.host import Host
 from workers.lease import Lease
-from workers.mailbox import Mailbox
+from workers.mailbox import Anything, Mailbox
 from workers.process import Deaf
 from workers.pump import Pump
+from workers.tools import SessionTools
 from workers.workspace import ScratchTooLarge, Workspaces
 
 INTERRUPT_GRACE = 5.0
@@ -66,10 +68,12 @@ class TurnRunner:
         pool: ThreadPoolExecutor,
         limits: Limits,
         redactor: Redactor,
+        tools: SessionTools,
     ) -> None:
         self._writer, self._name, self._head, self._lease = writer, name, head, lease
         self._mailbox, self._workspaces, self._pool, self._limits = mailbox, workspaces, pool, limits
         self._pump = Pump(writer, name, lease, pool, redactor)
+        self._tools = tools
         self._seen: set[str] = set()
 
     def begin(self, state: State, gen: int) -> tuple[Turn, Queued]:
@@ -111,7 +115,8 @@ class TurnRunner:
         until = started + self._limits.turn_seconds
         steered: dict[str, bool] = {}
         cut: tuple[str, float] | None = None
-        end: Output | None = None
+        end: Anything | None = None
+        self._tools.turn = turn.turn_id
         try:
             host.child.send(host.adapter.start_turn(turn))
         except Deaf as error:
@@ -127,6 +132,8 @@ class TurnRunner:
             for output in outputs:
                 if isinstance(output, Steered):
                     steered[output.input_id] = True
+                elif isinstance(output, BridgeCall):
+                    output.written.set()
             end = next((o for o in outputs if isinstance(o, ENDS)), None)
             if end or ended:
                 break
@@ -197,7 +204,7 @@ class TurnRunner:
         turn: Turn,
         host: Host,
         started: float,
-        end: Output | None,
+        end: Anything | None,
         steered: dict[str, bool],
         *,
         reason: str | None = None,
@@ -205,6 +212,7 @@ class TurnRunner:
     ) -> Outcome:
         """Saves what is to be saved and appends the event that ends the turn."""
         data: dict[str, Any] = {}
+        self._tools.turn = ""
         if end is None:
             # deaf, or gone: nothing that it has left is known to be whole
             host.stop()
@@ -227,7 +235,7 @@ class TurnRunner:
                 return self._append_end("turn.completed", turn, data, keep)
             case Done():
                 # it was faster than the interrupt: what it said is whole, but it was told to stop
-                return self._append_end("turn.interrupted", turn, {**data, "reason": reason}, keep)
+                return self._append_end("turn.interrupted", turn, {**data, "reason": reason}, keep=False)
             case RateLimited(seconds, detail) if reason is None:
                 wait = UNKNOWN_RESET_SECONDS if seconds is None else seconds
                 reset = self._writer.clock.now() + wait
@@ -239,7 +247,8 @@ class TurnRunner:
                 message = f"the agent process ended with exit status {host.child.returncode}. {host.stderr}".strip()
                 return self._append_end("turn.failed", turn, {"code": "harness_exited", "message": message}, keep=False)
             case _:
-                return self._append_end("turn.interrupted", turn, {**data, "reason": reason or "harness"}, keep)
+                # not kept: what the turn has started in the background must end with it
+                return self._append_end("turn.interrupted", turn, {**data, "reason": reason or "harness"}, keep=False)
 
     def _save(self, host: Host) -> str:
         view = self._writer.log.view(self._name)

@@ -62,7 +62,7 @@ def create_app(deps: Deps) -> App:
     handlers: dict[str, object] = {
         "sessions": Sessions(deps.sessions, followers),
         "catalog": Catalog(deps.catalog),
-        "executors": Executors(),
+        "executors": Executors(deps.executors, followers),
         "byre": Byre(),
     }
     _add_operations(app, deps, handlers)

@@ -67,6 +67,24 @@ class CatalogService(Protocol):
     def list(self, principal: Principal) -> Document: ...
 
 
+class CommandStream(Stream, Protocol):
+    """One connection of an executor; `commands` gives what `read` does, unframed."""
+
+    def commands(self, timeout: float) -> list[Document]: ...
+
+
+class ExecutorService(Protocol):
+    """Executors. Every method but `register` raises Missing for one that isn't in the caller's tenant."""
+
+    def register(self, principal: Principal, body: Document) -> Document: ...
+
+    def close(self, principal: Principal, executor: str) -> Document: ...
+
+    def open(self, principal: Principal, executor: str) -> CommandStream: ...
+
+    def reply(self, principal: Principal, executor: str, body: Document) -> Document: ...
+
+
 class Authenticator(Protocol):
     """Turns a bearer token into a caller. Raises Unauthorized; Unavailable if it can't find out."""
 
@@ -116,5 +134,6 @@ class Deps:
     ready: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     gauges: tuple[Gauge, ...] = ()
+    executors: ExecutorService | None = None
     drain: Drain = field(default_factory=Drain)
     monotonic: Callable[[], float] = time.monotonic

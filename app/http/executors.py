@@ -1,33 +1,51 @@
-"""Executors (tools that run in a client) over HTTP: one method per operation, named by its operationId.
-
-Until executors are built, every operation says so after the caller has been checked.
-"""
+"""Executors (tools that run in a client) over HTTP: one method per operation, named by its operationId. No rule lives here."""
 
 from __future__ import annotations
 
-from app.core.errors import Unsupported
-from app.http.deps import Document
+from app.core.errors import Missing, Unsupported
+from app.http.auth import bearer
+from app.http.deps import Document, ExecutorService
 from app.http.requests import Call
+from app.http.sse import Followers
 
 
 class Executors:
     """Handlers of `/executors`."""
 
+    def __init__(self, executors: ExecutorService | None, followers: Followers) -> None:
+        self._given, self._followers = executors, followers
+
+    @property
+    def _executors(self) -> ExecutorService:
+        if self._given is None:
+            raise Unsupported("this deployment has no executors")
+        return self._given
+
     def registerExecutor(self, call: Call) -> Document:
-        raise _not_built()
+        return self._executors.register(call.caller, call.json())
 
     def executorCommands(self, call: Call) -> None:
-        raise _not_built()
+        """Commands as server-sent events, from `ready` on, for as long as this connection is the current one."""
+        executor = self._own(call)
+        self._followers.attach(
+            call.resp,
+            call.req.env,
+            bearer(call.req),
+            call.caller.token_id,
+            lambda: self._executors.open(call.caller, executor),
+        )
 
     def executorReply(self, call: Call) -> Document:
-        raise _not_built()
+        return self._executors.reply(call.caller, self._own(call), call.json())
 
     def executorRPC(self, call: Call) -> None:
-        raise _not_built()
+        raise Unsupported("this is a WebSocket: send the upgrade and the subprotocols brain-rpc and brain-auth.TOKEN")
 
     def unregisterExecutor(self, call: Call) -> Document:
-        raise _not_built()
+        return self._executors.close(call.caller, self._own(call))
 
-
-def _not_built() -> Unsupported:
-    return Unsupported("this deployment has no executors")
+    def _own(self, call: Call) -> str:
+        """The executor of the path; a credential reaches its own only."""
+        if call.caller.executor != call.id:
+            raise Missing("no such executor")
+        return call.id

@@ -74,6 +74,7 @@ class Hub:
         self._subscription = subscription
         self._feeds: dict[str, tuple[LogName, Feed]] = {}
         self._extra: dict[str, Callable[[bytes], None]] = {}
+        self._heard: dict[str, list[Callable[[bytes], None]]] = {}
         self._lock = threading.Lock()
         self._beat = 0.0
         subscription.start(self._on_message, self._on_idle, self._on_connected)
@@ -112,6 +113,25 @@ class Hub:
         """Calls `heard` with each message of a plain channel. One listener per channel; for the life of the hub."""
         self._extra[channel] = heard
         self._subscription.subscribe(channel)
+
+    def hear(self, channel: str, heard: Callable[[bytes], None]) -> Callable[[], None]:
+        """Like `listen`, for any number of listeners, until the function that it gives is called."""
+        with self._lock:
+            self._heard.setdefault(channel, []).append(heard)
+        self._subscription.subscribe(channel)
+
+        def end() -> None:
+            with self._lock:
+                left = self._heard.get(channel, [])
+                if heard in left:
+                    left.remove(heard)
+                gone = channel in self._heard and not left
+                if gone:
+                    del self._heard[channel]
+            if gone:
+                self._subscription.unsubscribe(channel)
+
+        return end
 
     def unfollow(self, follower: Follower) -> None:
         """Ends a follower; the last one of a log ends its subscription."""
@@ -156,6 +176,8 @@ class Hub:
         if heard:
             heard(message)
             return
+        for each in tuple(self._heard.get(channel, ())):
+            each(message)
         held = self._feeds.get(channel)
         if not held:
             return
@@ -181,8 +203,11 @@ class Hub:
         self._poke(self._all())
         with self._lock:
             feeds = [feed for _, feed in self._feeds.values()]
+            others = [each for several in self._heard.values() for each in several]
         for feed in feeds:
             self._tell(feed)
+        for each in others:
+            each(b"")
 
     def _on_idle(self) -> None:
         if time.monotonic() - self._beat > HEARTBEAT_SECONDS:

@@ -13,3 +13,7 @@ class Catalog:
     def list(self, principal: Principal) -> dict[str, Any]:
         """The descriptors that `principal`'s tenant may use."""
         return {"tools": []}
+
+    def providers(self, tenant: str) -> dict[str, Any]:
+        """The providers that `tenant` may use, by name."""
+        return {}

@@ -62,15 +62,15 @@ class Sessions:
         if body["harness"] not in self._harnesses:
             offered = ", ".join(self._harnesses) or "none"
             raise Unsupported(f"harness {body['harness']!r} is not offered here (offered: {offered})")
+        session_id = self.clock.id()
         doc = {
             "tenant": principal.tenant,
             "harness": body["harness"],
             "config": body["config"],
             "created_at": self.clock.text(),
             "created_by": principal.login or "",
-            **self._resolver.resolve(principal, body),
+            **self._resolver.resolve(principal, session_id, body),
         }
-        session_id = self.clock.id()
         name = LogName(principal.tenant, session_id)
         head = heads.create(self.log.store, name, self.coord.incarnation(), {"id": session_id, **doc}, self.log.pace)
         return _shown(self.log.keep(name, head), State())

@@ -66,3 +66,26 @@ local function free_slots(v, i)
   end
   return math.min(tonumber(ARGV[i]) - total, cap - redis.call('ZCARD', key('run', v)))
 end
+
+-- An answer for a call, kept until its worker takes it.
+local function answer(call, worker, text, keep_ms)
+  local list = key('answers', call)
+  redis.call('RPUSH', list, text)
+  redis.call('PEXPIRE', list, keep_ms or 60000)
+  redis.call('PUBLISH', key('answers', 'ch', worker), call)
+end
+
+-- Settles every open call of a connection that is gone.
+local function dropped(executor, conn)
+  local calls = key('exec', executor, 'calls')
+  local all = redis.call('HGETALL', calls)
+  for i = 1, #all, 2 do
+    local c, worker, sent = string.match(all[i + 1], '^(%S+) (%S+) (%d)$')
+    if c == conn then
+      redis.call('HDEL', calls, all[i])
+      answer(all[i], worker, sent == '1' and 'U' or 'N')
+    end
+  end
+  redis.call('DEL', key('exec', executor, 'q', conn))
+  return all
+end
