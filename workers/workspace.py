@@ -10,6 +10,7 @@ first. The path is the same on every worker with the same BYRE_WORKSPACES, since
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ class Workspaces:
 
     def __init__(self, root: Path, store: Store, cipher: Cipher) -> None:
         self._root, self._store, self._cipher = root / "sessions", store, cipher
+        self._latest: dict[LogName, Mapping[str, Any]] = {}
 
     def directory(self, name: LogName) -> Path:
         """The directory of a session."""
@@ -46,7 +48,9 @@ class Workspaces:
         self.remove(name)
         base.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if latest:
-            checkpoint.restore(self._store, name.tenant, name.session, latest.id, base, cipher=self._cipher)
+            self._latest[name] = checkpoint.restore(
+                self._store, name.tenant, name.session, latest.id, base, cipher=self._cipher
+            )
         for part in ("home", "work"):
             (base / part).mkdir(parents=True, exist_ok=True, mode=0o700)
         return Place(home=base / "home", cwd=base / "work", session_id=name.session, fresh=latest is None)
@@ -57,11 +61,22 @@ class Workspaces:
         base = self.directory(name)
         files = [(str(path.relative_to(base)), path) for path in host.native_files()]
         files += self._scratch(base)
-        manifest = checkpoint.save(self._store, name.tenant, name.session, files, cipher=self._cipher, meta=meta)
+        manifest = checkpoint.save(
+            self._store,
+            name.tenant,
+            name.session,
+            files,
+            cipher=self._cipher,
+            meta=meta,
+            previous=self._latest.get(name),
+            within=base,
+        )
+        self._latest[name] = manifest
         return str(manifest["id"])
 
     def remove(self, name: LogName) -> None:
         """Removes the directories of a session whose harness is dead."""
+        self._latest.pop(name, None)
         base = self.directory(name)
         if base.exists():
             shutil.rmtree(base)
