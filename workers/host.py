@@ -33,7 +33,7 @@ class Host:
         self, child: Child, adapter: Adapter, place: Place, mailbox: Mailbox, errors: ProtocolErrors, bridge: BridgeServer
     ) -> None:
         self.child, self.adapter, self.place, self._bridge = child, adapter, place, bridge
-        self._mailbox, self._errors = mailbox, errors
+        self._mailbox, self._errors, self._source = mailbox, errors, mailbox.fresh()
         self._stderr: deque[bytes] = deque(maxlen=16)
         self._readers = [LineReader(child.stdout.fileno()), LineReader(child.stderr.fileno(), STDERR_KEPT)]
         self._threads = [
@@ -58,7 +58,6 @@ class Host:
 
         Raises SpawnFailed, GuardianLost, OSError.
         """
-        mailbox.fresh()
         bridge = BridgeServer(caller)
         place = dataclasses.replace(place, bridge_socket=bridge.path)
         try:
@@ -78,6 +77,7 @@ class Host:
         try:
             self.child.kill()
         finally:
+            self._mailbox.fresh()  # a reader that waits for room must not outlive its process
             self._bridge.close()
             for reader in self._readers:
                 reader.stop()
@@ -97,16 +97,18 @@ class Host:
         with contextlib.suppress(EOFError, OSError):
             while True:
                 outputs: list[Output] = []
+                size = 0
                 for line in reader.read():
                     try:
                         if isinstance(line, ProtocolError):
                             raise line
+                        size += len(line)
                         outputs += self.adapter.decode(line)
                     except ProtocolError as error:
                         self._errors.add(self.adapter.name, self.place.session_id, error)
                 if outputs:
-                    self._mailbox.put(outputs)
-        self._mailbox.ended()
+                    self._mailbox.put(outputs, self._source, size)
+        self._mailbox.ended(self._source)
 
     def _read_stderr(self) -> None:
         reader = self._readers[1]
