@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 
 from app.core.errors import Corrupt, Missing, Unavailable
 from app.store import keys
@@ -187,6 +188,17 @@ def test_a_chunk_in_anothers_place_is_refused(home: Path, tmp_path: Path) -> Non
     with pytest.raises(Corrupt) as caught:
         restore(store, saved["id"], tmp_path / "back")
     assert caught.value.key == one
+
+
+def test_a_chunk_that_is_not_what_its_name_says_is_refused(home: Path, tmp_path: Path) -> None:
+    (home / "a").write_bytes(b"text")
+    store = MemoryStore()
+    saved = save(store, {"a": home / "a"})
+    key = keys.native_chunk("t", saved["files"][0]["chunks"][0])
+    store.put(key, CIPHER.encrypt(zstandard.ZstdCompressor().compress(b"tilt"), key.encode()))
+    with pytest.raises(Corrupt, match="name says") as caught:
+        restore(store, saved["id"], tmp_path / "back")
+    assert caught.value.key == key
 
 
 def test_another_secret_is_refused(home: Path, tmp_path: Path) -> None:
