@@ -55,8 +55,9 @@ class Pool:
         with self._changed:
             self._draining = True
             self._changed.notify_all()
-            left = list(self._runners)
         self._thread.join(10)
+        with self._changed:
+            left = list(self._runners)  # now that none is added any more
         for runner in left:
             runner.drain()
         until = time.monotonic() + grace

@@ -124,7 +124,6 @@ class Runner:
             finally:
                 self._t.renewer.remove(lease)
                 lease.extended = lambda _: None
-                self._t.workspaces.remove(self.name)
 
     def _turns(self, head: LogHead, lease: Lease) -> None:
         log = self._t.writer.log
@@ -158,9 +157,8 @@ class Runner:
                 continue
             if state.status in (Status.IDLE, Status.QUEUED) and self._host and self._wait_warm(parked):
                 continue
-            self._drop_host()
             publish(self._t.writer, self.name, state.checkpoint)
-            answer = self._t.coord.release(self.name.text, lease.holder, force=self._mailbox.draining)
+            answer = self._release(lease, force=self._mailbox.draining)
             if answer is Answer.WORK:
                 continue
             if answer is not Answer.OK:
@@ -216,8 +214,14 @@ class Runner:
                 return self._give_back(lease)
 
     def _give_back(self, lease: Lease) -> bool:
-        self._t.coord.release(self.name.text, lease.holder, force=True)
+        self._release(lease, force=True)
         return False
+
+    def _release(self, lease: Lease, *, force: bool) -> Answer:
+        """Gives the lease back, when nothing of the session is left here: its next holder may be on this host."""
+        self._drop_host()
+        self._t.workspaces.remove(self.name)
+        return self._t.coord.release(self.name.text, lease.holder, force=force)
 
     def _wait_warm(self, parked: float) -> bool:
         """Waits with the harness kept, for news or until a parked queue may go on; False when it is time to let go."""

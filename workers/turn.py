@@ -228,7 +228,8 @@ class TurnRunner:
         if returned:
             data["returned"] = returned
         match end:
-            case Done(usage, cost, _) if reason is None:
+            case Done(usage, cost, _) if reason != "user":
+                # a limit or drain that came too late for it cuts nothing
                 data |= {"usage": usage, "duration_ms": int((time.monotonic() - started) * 1000)}
                 if cost is not None:
                     data["cost_usd"] = cost
@@ -242,10 +243,10 @@ class TurnRunner:
                 data |= {"detail": detail, "retry_after": wait, "reset_ms": int(reset * 1000)}
                 return self._append_end("rate_limited", turn, data, keep)
             case Failed(code, message):
-                return self._append_end("turn.failed", turn, {"code": code, "message": message}, keep=False)
+                return self._append_end("turn.failed", turn, {**data, "code": code, "message": message}, keep=False)
             case None if reason is None:
                 message = f"the agent process ended with exit status {host.child.returncode}. {host.stderr}".strip()
-                return self._append_end("turn.failed", turn, {"code": "harness_exited", "message": message}, keep=False)
+                return self._append_end("turn.failed", turn, {**data, "code": "harness_exited", "message": message}, keep=False)
             case _:
                 # not kept: what the turn has started in the background must end with it
                 return self._append_end("turn.interrupted", turn, {**data, "reason": reason or "harness"}, keep=False)
