@@ -95,7 +95,14 @@ def connect(
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
     )
-    return session.client("s3", endpoint_url=endpoint, config=config)
+    client: Any = session.client("s3", endpoint_url=endpoint, config=config)
+    client.meta.events.register_last("before-call.s3", _expect_nothing)
+    return client
+
+
+def _expect_nothing(params: dict[str, Any], **_: object) -> None:
+    """boto asks before it sends any body, however small ("Expect: 100-continue"): a round trip that we can spare."""
+    params["headers"].pop("Expect", None)
 
 
 class S3Store:

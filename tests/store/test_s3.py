@@ -164,6 +164,7 @@ def test_what_goes_over_the_wire() -> None:
     assert first.headers["if-none-match"] == "*"
     assert first.headers["x-amz-meta-byre-put-id"] == "p1"
     assert "if-match" not in first.headers
+    assert "expect" not in first.headers
     assert second.headers["if-match"] == '"e1"'
     for headers in (second.headers, third.headers):
         assert "if-none-match" not in headers
