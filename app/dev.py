@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import shlex
+import shutil
 import socket
 import sys
 import time
@@ -26,6 +27,7 @@ from app.dev_output import Output
 from app.dev_probe import ApiProbe, redis_accepts
 from app.dev_supervisor import StartFailed, Supervisor
 from app.settings import EXIT_STATUS, Settings, SettingsError, unknown
+from app.store.contract import StoreError
 
 TENANT = "dev"
 DRAIN_SECONDS = "2"
@@ -47,6 +49,10 @@ class Options:
 
 def run(options: Options, env: Mapping[str, str]) -> int:
     """Runs until told to stop; returns the exit status. `env` is the environment of the children, before our additions."""
+    if not shutil.which("git"):
+        raise SettingsError("git is not on PATH: install it")
+    if not options.ready_file.parent.is_dir() and options.ready_file.parent != options.data:
+        raise SettingsError(f"--ready-file: there is no directory {options.ready_file.parent}")
     data = DataDirectory(options.data)
     try:
         data.end_previous_life()
@@ -211,7 +217,7 @@ def _tokens(settings: Settings, data: DataDirectory) -> dict[str, str]:
                 data.keep_secret(f"{scope}.token", token)
             found[scope] = token
         return found
-    except (ByreError, OSError) as error:
+    except (ByreError, StoreError, OSError) as error:
         raise SettingsError(f"the tokens can't be made in {settings.object_store}: {error}") from error
     finally:
         store.close()

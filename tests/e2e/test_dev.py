@@ -183,13 +183,12 @@ def test_a_bad_setting_is_one_line_and_starts_nothing() -> None:
         assert stack.processes() == []
 
 
-def test_a_directory_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("flags", [("--data", "file/data"), ("--data", "data", "--ready-file", "gone/ready.json")])
+def test_a_directory_that_cannot_be_had_is_one_line(tmp_path: Path, flags: tuple[str, ...]) -> None:
     (tmp_path / "file").write_text("")
-    done = subprocess.run(
-        [*BYRE, "dev", "--data", str(tmp_path / "file" / "data")], env=environment(), capture_output=True, text=True, timeout=30
-    )
+    done = subprocess.run([*BYRE, "dev", *flags], cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=30)
     assert done.returncode == 4
-    assert len(done.stderr.splitlines()) == 1
+    assert len(done.stderr.splitlines()) == 1, done.stderr
 
 
 def test_killing_only_the_supervisor_takes_everything_with_it() -> None:
@@ -207,6 +206,17 @@ def _locks(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def test_without_git_it_says_so(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*BYRE, "dev", "--data", str(tmp_path)],
+        env=environment({"PATH": str(tmp_path)}),
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (4, "byre: git is not on PATH: install it\n")
 
 
 def test_an_app_directory_at_hand_a_misspelt_setting_and_json_logs() -> None:
