@@ -21,15 +21,24 @@ from redis.retry import Retry
 from app import settings_parse
 from app.coord.coord import RedisCoord
 from app.coord.executors import ExecutorRouting
+from app.coord.requests import Requests
 from app.coord.scripts import Scripts
 from app.core.errors import ByreError
 from app.log.hub import Hub, open_hub
 from app.log.log import Log
+from app.services.agents import Agents
 from app.services.catalog import Catalog
 from app.services.descriptors import Resolver
+from app.services.entities import Entities
 from app.services.executors import Executors
+from app.services.projects import Projects
 from app.services.sessions import Sessions
+from app.services.starts import Starts
+from app.services.tasks import Tasks
 from app.services.tokens import Tokens
+from app.services.users import Users
+from app.services.workspace_log import WorkspaceLog
+from app.services.workspace_stream import WorkspaceEvents
 from app.services.writer import Clock
 from app.settings import Settings, SettingsError
 from app.store.cipher import Cipher
@@ -39,6 +48,7 @@ from app.store.probe import probe
 
 if TYPE_CHECKING:
     from app.http.app import App
+    from app.http.deps import ByreServices
 
 log = structlog.get_logger(__name__)
 
@@ -217,6 +227,31 @@ def sessions_of(
     )
 
 
+def requests_of(base: Base) -> Requests:
+    """Requests to workers."""
+    return Requests(base.redis, base.settings.redis_prefix)
+
+
+def byre_of(base: Base, log: Log, hub: Hub, sessions: Sessions) -> ByreServices:
+    """The services of byre."""
+    from app.http.deps import ByreServices
+
+    workspace = WorkspaceLog(log)
+    entities = Entities(base.store, workspace)
+    requests, clock = requests_of(base), Clock()
+    projects = Projects(base.store, entities, requests, clock)
+    tasks = Tasks(entities, projects, workspace, requests, clock)
+    agents = Agents(entities, tasks, log, workspace, sessions.inputs, sessions.restoring, clock, vendor=base.settings.vendor)
+    return ByreServices(
+        users=Users(entities),
+        projects=projects,
+        tasks=tasks,
+        agents=agents,
+        starts=Starts(projects, tasks, agents),
+        events=WorkspaceEvents(hub, workspace, tasks),
+    )
+
+
 def grace_ms(settings: Settings) -> int:
     """Milliseconds for which a worker that can't be told may still believe in its lease: as long as a lease lasts."""
     return int(settings.lease_seconds * 1000)
@@ -239,8 +274,10 @@ def api(base: Base) -> Api:
     catalog = Catalog()
     tokens = tokens_of(settings, base.store)
     executors = Executors(base.store, log, routing_of(base), tokens, hub, Clock())
+    sessions = sessions_of(settings, log, coord, hub, catalog, executors)
     deps = Deps(
-        sessions=sessions_of(settings, log, coord, hub, catalog, executors),
+        sessions=sessions,
+        byre=byre_of(base, log, hub, sessions),
         catalog=catalog,
         executors=executors,
         tokens=tokens,

@@ -264,6 +264,10 @@ class RedisCoord:
         r = self._run("takeover", worker, lease_ms)
         return Claimed(r[1].decode(), r[2].decode(), int(r[3]), r[4].decode()) if r[0] == b"OK" else None
 
+    def enter(self, group: str, log: str) -> bool:
+        """Whether `log` may work in what the logs of `group` share now; if not, the one that is there was asked to let go."""
+        return bool(self._run("enter", group, log)[0] == b"OK")
+
     def revoke(self, log: str, grace_ms: int) -> Answer:
         """Fences whoever holds the lease; the sweep settles the log after `grace_ms` if nobody else does. OK or COLD."""
         return Answer(self._run("revoke", log, grace_ms)[0].decode())

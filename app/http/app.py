@@ -63,7 +63,7 @@ def create_app(deps: Deps) -> App:
         "sessions": Sessions(deps.sessions, followers),
         "catalog": Catalog(deps.catalog),
         "executors": Executors(deps.executors, followers),
-        "byre": Byre(),
+        "byre": Byre(deps.byre, followers),
     }
     _add_operations(app, deps, handlers)
     add_probes(app, deps, metrics)

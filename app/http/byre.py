@@ -1,13 +1,19 @@
-"""The byre operations that aren't built yet: each is routed, authenticated and authorised, and then answers 501.
+"""byre over HTTP: handlers of `/api`, one method per operation, named by its operationId. No rule lives here.
 
-A noun that gets built moves to a module of its own; its rows in `operations.py` then name that resource.
+An operation that isn't built yet is routed, authenticated and authorised like any other, and then answers 501.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from app.core.errors import ByreError
+from app.http import sse
+from app.http.auth import bearer
+from app.http.deps import ByreServices, Document
 from app.http.operations import BYRE
 from app.http.requests import Call, Handler
+from app.http.sse import Followers
 
 
 class NotBuilt(ByreError):
@@ -19,6 +25,9 @@ class NotBuilt(ByreError):
 class Byre:
     """Handlers of `/api`, by operationId."""
 
+    def __init__(self, services: ByreServices | None, followers: Followers) -> None:
+        self._s, self._followers = services, followers
+
     def __getattr__(self, name: str) -> Handler:
         operation = BYRE.get(name)
         if operation is None or operation.resource != "byre":
@@ -29,3 +38,87 @@ class Byre:
 
         handler.__name__ = name
         return handler
+
+    @property
+    def _services(self) -> ByreServices:
+        if self._s is None:
+            raise NotBuilt("this deployment serves Brain only")
+        return self._s
+
+    def getMe(self, call: Call) -> Document:
+        return self._services.users.me(call.caller)
+
+    def updateMe(self, call: Call) -> Document:
+        return self._services.users.update(call.caller, call.json())
+
+    def updateNotificationPrefs(self, call: Call) -> Document:
+        return self._services.users.update_prefs(call.caller, call.json())
+
+    def listProjects(self, call: Call) -> list[Document]:
+        return self._services.projects.list(call.caller)
+
+    def createProject(self, call: Call) -> Document:
+        return self._services.projects.create(call.caller, call.json())
+
+    def getProject(self, call: Call) -> Document:
+        return self._services.projects.get(call.caller, call.params["projectId"])
+
+    def getTodo(self, call: Call) -> Document:
+        return self._services.projects.todo(call.caller, call.params["projectId"])
+
+    def listTasks(self, call: Call) -> list[Document]:
+        return self._services.tasks.list(call.caller, call.params["projectId"])
+
+    def createTask(self, call: Call) -> Document:
+        return self._services.tasks.create(call.caller, call.params["projectId"], call.json()["title"])
+
+    def startTodoItem(self, call: Call) -> Document:
+        return self._services.starts.todo_item(call.caller, call.params["projectId"], call.json())
+
+    def getTask(self, call: Call) -> Document:
+        return self._services.tasks.get(call.caller, call.params["taskId"])
+
+    def discardTask(self, call: Call) -> Document:
+        return self._services.tasks.discard(call.caller, call.params["taskId"])
+
+    def getUnmerged(self, call: Call) -> Document:
+        return self._services.tasks.unmerged(call.caller, call.params["taskId"])
+
+    def getTaskChanges(self, call: Call) -> Document:
+        return self._services.tasks.changes(call.caller, call.params["taskId"], call.query())
+
+    def getTaskDiff(self, call: Call) -> Document:
+        return self._services.tasks.diff(call.caller, call.params["taskId"], call.query())
+
+    def listSnapshots(self, call: Call) -> list[Document]:
+        return self._services.tasks.snapshots(call.caller, call.params["taskId"])
+
+    def listTaskEvents(self, call: Call) -> list[Document]:
+        query = call.query()
+        return self._services.tasks.events(call.caller, call.params["taskId"], query.get("after", 0), query.get("limit", 500))
+
+    def listSessions(self, call: Call) -> list[Document]:
+        return self._services.agents.list(call.caller, call.params["taskId"])
+
+    def createSession(self, call: Call) -> Document:
+        return self._services.agents.create(call.caller, call.params["taskId"], call.json())
+
+    def getSession(self, call: Call) -> Document:
+        return self._services.agents.get(call.caller, call.params["sessionId"])
+
+    def sendMessage(self, call: Call) -> Document:
+        return self._services.agents.message(call.caller, call.params["sessionId"], call.json())
+
+    def streamEvents(self, call: Call) -> None:
+        """Workspace events as server-sent events: replayed after a `seq`, then live. `Last-Event-ID` wins over `after`."""
+        query = call.query()
+        last = call.header("Last-Event-ID")
+        after: Any = int(last) if last and last.isdigit() else query.get("after")
+        self._followers.attach(
+            call.resp,
+            call.req.env,
+            bearer(call.req),
+            call.caller.token_id,
+            lambda: self._services.events.stream(call.caller, after, query.get("task_id")),
+            first=sse.RETRY,
+        )

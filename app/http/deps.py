@@ -14,6 +14,12 @@ from typing import Any, Protocol
 
 from app.core.principal import Principal
 from app.http.drain import Drain
+from app.services.agents import Agents
+from app.services.projects import Projects
+from app.services.starts import Starts
+from app.services.tasks import Tasks
+from app.services.users import Users
+from app.services.workspace_stream import WorkspaceEvents
 
 Document = dict[str, Any]
 
@@ -85,6 +91,18 @@ class ExecutorService(Protocol):
     def reply(self, principal: Principal, executor: str, body: Document) -> Document: ...
 
 
+@dataclass(frozen=True)
+class ByreServices:
+    """The services of byre: one per noun; each method is one operation."""
+
+    users: Users
+    projects: Projects
+    tasks: Tasks
+    agents: Agents
+    starts: Starts
+    events: WorkspaceEvents
+
+
 class Authenticator(Protocol):
     """Turns a bearer token into a caller. Raises Unauthorized; Unavailable if it can't find out."""
 
@@ -135,5 +153,6 @@ class Deps:
     limits: Limits = field(default_factory=Limits)
     gauges: tuple[Gauge, ...] = ()
     executors: ExecutorService | None = None
+    byre: ByreServices | None = None
     drain: Drain = field(default_factory=Drain)
     monotonic: Callable[[], float] = time.monotonic

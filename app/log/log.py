@@ -8,6 +8,7 @@ only. `docs/log.md` tells the whole protocol.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from app.coord.coord import Appended, Coord, Holder, Key, Look, StateChange, Tai
 from app.core import chain as chains
 from app.core.archive import Verdict, compare
 from app.core.cursor import Position, encode
-from app.core.errors import CursorUnavailable, Missing, Unavailable
+from app.core.errors import ByreError, Corrupt, CursorUnavailable, Missing, Unavailable
 from app.core.session import State
 from app.log import events, fold, heads
 from app.log.heads import LogHead
@@ -39,7 +40,8 @@ TAIL_COUNT = 4096
 HEAD_SECONDS = 60.0
 HEADS = 4096
 LATE_SECONDS = 600.0
-"""An archive answered later than this after its tail was read proves nothing until the chain was read again (compaction)."""
+"""A PUT answered later than this after the chain was read proves nothing until it is read again: its key may have been one that
+compaction or `byre gc` had freed. They free a key only a day after the chain has said that nobody may want it any more."""
 
 logger = structlog.get_logger(__name__)
 
@@ -85,7 +87,8 @@ class Log:
         self.store, self.coord, self.pace = store, coord, pace
         self.segments = Segments(store, pace)
         self.recovery = Recovery(store, coord, self.segments, grace_ms, pace)
-        self._heads: OrderedDict[LogName, tuple[LogHead, float]] = OrderedDict()
+        self.segments.damaged = self._freeze
+        self._heads: OrderedDict[LogName, tuple[LogHead, float, float]] = OrderedDict()
 
     # The head object
 
@@ -94,14 +97,36 @@ class Log:
         hit = self._heads.get(log)
         if hit and self.pace.now() - hit[1] < HEAD_SECONDS and (gen is None or hit[0].last.gen == gen):
             return hit[0]
-        return self.keep(log, heads.load(self.store, log, self.pace))
+        return self._fresh(log)
 
-    def keep(self, log: LogName, head: LogHead) -> LogHead:
-        """Remembers a head that was read or written just now."""
-        self._heads[log] = (head, self.pace.now())
+    def keep(self, log: LogName, head: LogHead, asked: float | None = None) -> LogHead:
+        """Remembers a head that was read or written just now; `asked` is `pace.now()` of before, without it no PUT relies on it."""
+        now = self.pace.now()
+        self._heads[log] = (head, now, -math.inf) if asked is None else (head, asked, asked)
         while len(self._heads) > HEADS:
             self._heads.popitem(last=False)
         return head
+
+    def _fresh(self, log: LogName) -> LogHead:
+        asked = self.pace.now()
+        return self.keep(log, heads.load(self.store, log, self.pace), asked)
+
+    def _proof(self, log: LogName, gen: int) -> tuple[LogHead, float]:
+        """A head that was asked for not long ago, and when: what a PUT into generation `gen` relies on."""
+        hit = self._heads.get(log)
+        if hit and self.pace.now() - hit[2] < LATE_SECONDS / 2 and hit[0].last.gen == gen:
+            return hit[0], hit[2]
+        asked = self.pace.now()
+        return self._fresh(log), asked
+
+    def _freeze(self, log: LogName, error: Corrupt) -> None:
+        """Makes everybody refuse a log of which an object fails its checksum. If the store fails the next reader does it."""
+        logger.error("log frozen: an object of it is damaged", log=log.text, object=error.key, error=error.message)
+        self._heads.pop(log, None)
+        try:
+            heads.freeze(self.store, log, error.key, self.pace)
+        except ByreError as e:
+            logger.warning("log not frozen", log=log.text, why=e.message)
 
     # State
 
@@ -122,8 +147,7 @@ class Log:
             look = None
         if look:
             return _state(look.state)
-        head = self.keep(log, heads.load(self.store, log, self.pace))
-        return current(self.segments, log, head.chain)[0]
+        return current(self.segments, log, self._fresh(log).chain)[0]
 
     # Writing
 
@@ -169,9 +193,11 @@ class Log:
         raise Unavailable("the session's log is being written too fast to be archived")
 
     def _archive_once(self, log: LogName, tail: Tail, until: Place | None) -> bool | None:
-        started = self.pace.now()
-        wanted = until.id if until else None
-        if tail.entries:
+        head, asked = self._proof(log, tail.gen)
+        if head.last.gen != tail.gen:
+            self.recovery.recover(log, fenced=tail.gen)
+            return self.has(log, until) if until else False
+        if tail.entries and tail.arch >= head.last.boundary:
             segment = self._segment(log, tail)
             body, digest = encode_segment(segment)
             segment = dataclasses.replace(segment, sha256=digest)
@@ -181,27 +207,41 @@ class Log:
             except PreconditionFailed:
                 pass
             else:
-                if self.pace.now() - started > LATE_SECONDS and not self._still_open(log, tail):
-                    return self.has(log, until) if until else False
+                if self.pace.now() - asked > LATE_SECONDS and not self._still_open(log, tail):
+                    return None
                 self.segments.remember(key, segment)
                 self._advance(log, segment)
                 if until:
                     return True if until.offset < segment.end else None
                 return True if segment.end == tail.next else None
-        elif until is None:
+        elif not tail.entries and until is None:
             return True
-        found = self.segments.load(log, tail.gen, tail.arch)
+        return self._go_on(log, head, tail, until)
+
+    def _go_on(self, log: LogName, head: LogHead, tail: Tail, until: Place | None) -> bool | None:
+        """What is at the archived head already, by another archiver or compacted since: is it ours, and does it hold `until`?"""
+        found = self._at_head(log, head, tail)
         if found is None:
             return self.has(log, until) if until else None
         if isinstance(found, Fence):
             self.recovery.recover(log, fenced=tail.gen)
             return self.has(log, until) if until else False
+        wanted = until.id if until else None
         verdict = compare(list(map(events.id_of, found.lines)), list(map(events.id_of, tail.entries)), wanted)
         if verdict is Verdict.RECOVER or (found.end > tail.next and not self._reaches(log, tail.gen, found.end)):
             self.recovery.recover(log, fenced=tail.gen)
             return self.has(log, until) if until else False
         self._advance(log, found)
         return True if verdict is Verdict.DONE else None
+
+    def _at_head(self, log: LogName, head: LogHead, tail: Tail) -> Segment | Fence | None:
+        if tail.arch >= head.last.boundary:
+            return self.segments.load(log, tail.gen, tail.arch)
+        # Redis wasn't told of the last archives, and they have been compacted
+        found = self.segments.find(log, head.last, tail.arch)
+        if found is None:
+            return None
+        return dataclasses.replace(found, first=tail.arch, lines=found.lines[tail.arch - found.first :])
 
     def _segment(self, log: LogName, tail: Tail) -> Segment:
         state = orjson.loads(tail.astate)
@@ -224,12 +264,12 @@ class Log:
         return look is not None and look.gen == gen and look.next >= offset
 
     def _still_open(self, log: LogName, tail: Tail) -> bool:
-        head = self.keep(log, heads.load(self.store, log, self.pace))
+        head = self._fresh(log)
         return head.last.gen == tail.gen and head.last.boundary <= tail.arch
 
     def has(self, log: LogName, place: Place, gen: int | None = None) -> bool:
         """Whether this very event is in a segment of the log, at that place. `gen`: the generation that Redis has, if it is known."""
-        head = self.keep(log, heads.load(self.store, log, self.pace)) if gen is None else self.head(log, gen)
+        head = self._fresh(log) if gen is None else self.head(log, gen)
         if not chains.covers(head.chain, Position(place.gen, place.offset), None):
             return False
         found = self.segments.find(log, chains.owner(head.chain, place.offset), place.offset)
@@ -258,16 +298,29 @@ class Log:
         if tail.entries and start >= head.last.start:
             taken = [Entry(Position(tail.gen, start + i), raw) for i, raw in enumerate(tail.entries)]
             return Page(taken, start + len(taken) == tail.next)
-        start = max(start, head.chain[0].start)
-        taken = self._from_segments(log, head, start, tail.arch, limit)
-        start += len(taken)
-        if len(taken) < limit and start < tail.next:
+        taken = self._from_segments(log, head, max(start, 0), tail.arch, limit)
+        if len(taken) == limit:
+            return Page(taken, taken[-1].position.offset + 1 == tail.next)
+        start = max(start, tail.arch)
+        if start < tail.next:
             rest = self.coord.tail(log.text, start, limit - len(taken))
-            if rest and rest.gen == tail.gen:
-                taken += [Entry(Position(rest.gen, start + i), raw) for i, raw in enumerate(rest.entries)]
-                return Page(taken, start + len(rest.entries) == rest.next)
-            return Page(taken, False)
-        return Page(taken, start == tail.next)
+            if rest is None or rest.gen != tail.gen:
+                return Page(taken, False)
+            taken += [Entry(Position(rest.gen, start + i), raw) for i, raw in enumerate(rest.entries)]
+            return Page(taken, start + len(rest.entries) == rest.next)
+        return Page(taken, True)
+
+    def position(self, log: LogName, offset: int) -> Position:
+        """The position of an offset, for logs whose cursors are plain numbers. Raises Missing."""
+        look = self.coord.look(log.text)
+        return chains.at(self.head(log, look.gen if look else None).chain, offset)
+
+    def next(self, log: LogName) -> int:
+        """The offset that the next event gets, as far as the log is known without being changed. Raises Missing."""
+        look = self.coord.look(log.text)
+        if look:
+            return look.next
+        return current(self.segments, log, self.keep(log, heads.load(self.store, log, self.pace)).chain)[2]
 
     def at(self, log: LogName, position: Position) -> bytes:
         """The wire line at a place. Raises Missing if there is none."""
@@ -278,13 +331,13 @@ class Log:
         return page.entries[0].raw
 
     def _read_archive(self, log: LogName, after: Position, limit: int, reachable: bool) -> Page:
-        head = self.keep(log, heads.load(self.store, log, self.pace))
+        head = self._fresh(log)
         upto = self.segments.head(log, head.last)[0]
         if not reachable and after.offset + 1 >= upto and upto > 0:
             raise Unavailable("past the archive, and Redis can't be reached")
         self._check(log, head, after, upto)
         taken = self._from_segments(log, head, after.offset + 1, upto, limit)
-        return Page(taken, after.offset + 1 + len(taken) == upto)
+        return Page(taken, len(taken) < limit or taken[-1].position.offset + 1 == upto)
 
     def _from_segments(self, log: LogName, head: LogHead, start: int, upto: int, limit: int) -> list[Entry]:
         taken: list[Entry] = []

@@ -53,9 +53,9 @@ class Sessions:
         self.writer = Writer(log, self.clock)
         self._harnesses, self._resolver = tuple(harnesses), resolver
         self._pool = ThreadPoolExecutor(PARALLEL_READS, thread_name_prefix="sessions")
-        self._inputs = inputs.Inputs(self.writer, self._pool, frozenset(steering), max_queue)
+        self.inputs = inputs.Inputs(self.writer, self._pool, frozenset(steering), max_queue)
         self._closing = closing.Closing(self.writer, grace_ms)
-        self._restoring = Restoring(self.writer, grace_ms)
+        self.restoring = Restoring(self.writer, grace_ms)
 
     def create(self, principal: Principal, body: Document) -> Document:
         """A new idle session. Raises Unsupported for a harness that isn't offered, Invalid or Conflict for tools that can't be."""
@@ -98,7 +98,7 @@ class Sessions:
         """Takes a message or an interrupt. What is answered is in the object store."""
         name = self._name(principal, id)
         head = self.log.head(name)
-        return self._inputs.send(name, head.vendor, body, principal.login)
+        return self.inputs.send(name, head.vendor, body, principal.login)
 
     def withdraw(self, principal: Principal, id: str, event_id: str) -> Document:
         """Takes back a message that no turn has consumed."""
@@ -107,7 +107,7 @@ class Sessions:
         normal = ids.normal(event_id)
         if normal is None:
             raise Missing("no such input")
-        return {"status": self._inputs.withdraw(name, normal)}
+        return {"status": self.inputs.withdraw(name, normal)}
 
     def events(self, principal: Principal, id: str, after: str | None, limit: int) -> Document:
         """A page of events after a cursor; `next_cursor` is always where to go on from."""
@@ -130,20 +130,20 @@ class Sessions:
 
     def sync(self, principal: Principal, id: str) -> Document:
         """How far the session is in the store."""
-        return self._restoring.sync(self._name(principal, id))
+        return self.restoring.sync(self._name(principal, id))
 
     def flush(self, principal: Principal, id: str) -> Document:
         """Archives everything and publishes the last completed checkpoint, then answers as `sync`."""
-        return self._restoring.flush(self._name(principal, id))
+        return self.restoring.flush(self._name(principal, id))
 
     def resume(self, principal: Principal, id: str) -> Document:
         """Puts an interrupted or failed session back to its last completed checkpoint."""
-        self._restoring.resume(self._name(principal, id))
+        self.restoring.resume(self._name(principal, id))
         return self.get(principal, id)
 
     def restore(self, principal: Principal, id: str, checkpoint: str) -> Document:
         """Makes an earlier checkpoint the present."""
-        self._restoring.restore(self._name(principal, id), checkpoint)
+        self.restoring.restore(self._name(principal, id), checkpoint)
         return self.get(principal, id)
 
     def _listed(self, principal: Principal, id: str) -> Document | None:

@@ -7,6 +7,7 @@ layout is the same in a bucket and in a directory. `docs/store.md` shows it whol
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -22,6 +23,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _SEGMENT = re.compile(
     r"tenants/(?P<tenant>[^/]+)/(?:sessions/(?P<session>[^/]+)|workspace)/(?:log|compact)/(?P<gen>[0-9]{8})/(?P<offset>[0-9]{16})\Z"
 )
+_TRASHED = re.compile(r"tenants/(?P<tenant>[^/]+)/trash/(?P<run>[^/]+)/(?P<rest>.+)\Z")
 _PENDING = re.compile(r"tenants/(?P<tenant>[^/]+)/pending/(?P<session>[^/]+)/(?P<gen>[0-9]{8})-(?P<offset>[0-9]{16})\Z")
 
 
@@ -52,6 +54,14 @@ class Pending(NamedTuple):
     session: str
     gen: int
     offset: int
+
+
+class Trashed(NamedTuple):
+    """What the key of an object in the trash says: by which run it was put there, and the key that it had."""
+
+    tenant: str
+    run: str
+    key: str
 
 
 def parse_log_name(text: str) -> LogName:
@@ -107,6 +117,16 @@ def compacted_prefix(log: LogName, gen: int) -> str:
     return f"{_base(log)}/compact/{_number(gen, GENERATION_DIGITS)}/"
 
 
+def key_index(log: LogName, gen: int, offset: int) -> str:
+    """The idempotency keys in the large segment at `compacted(log, gen, offset)`."""
+    return f"{key_index_prefix(log, gen)}{_number(offset, OFFSET_DIGITS)}"
+
+
+def key_index_prefix(log: LogName, gen: int) -> str:
+    """All key indexes of one generation begin with it."""
+    return f"{_base(log)}/keys/{_number(gen, GENERATION_DIGITS)}/"
+
+
 def parse_segment(key: str) -> Segment:
     """The inverse of `segment` and `compacted`. Raises ValueError."""
     found = _SEGMENT.match(key)
@@ -159,6 +179,48 @@ def native_prefix(tenant: str) -> str:
     return f"{_tenant_base(tenant)}/native/"
 
 
+def parse_native_chunk(key: str) -> str:
+    """The SHA-256 in a key that `native_chunk` made. Raises ValueError."""
+    return _sha256(key.rsplit("/", 1)[-1])
+
+
+def session_prefix(tenant: str, session: str) -> str:
+    """All objects of a session begin with it, but for its pending inputs and its chunks of native state."""
+    return f"{_session(tenant, session)}/"
+
+
+def trashed(tenant: str, run: str, key: str) -> str:
+    """Where the tenant's object at `key` is while it is in the trash. Raises ValueError for the object of another."""
+    base = f"{_tenant_base(tenant)}/"
+    rest = key.removeprefix(base)
+    if rest == key or rest.startswith("trash/"):
+        raise ValueError(f"can't be put into the trash of {tenant}: {key[:200]!r}")
+    return f"{trash_prefix(tenant, run)}{rest}"
+
+
+def parse_trashed(key: str) -> Trashed:
+    """The inverse of `trashed`. Raises ValueError."""
+    found = _TRASHED.match(key)
+    if not found:
+        raise ValueError(f"not the key of an object in the trash: {key[:200]!r}")
+    tenant = _tenant(found["tenant"])
+    return Trashed(tenant, _name(found["run"]), f"{_tenant_base(tenant)}/{found['rest']}")
+
+
+def trash_prefix(tenant: str, run: str | None = None) -> str:
+    """Its immediate children are the runs that have put something into the tenant's trash; with `run`, what one has put there."""
+    base = f"{_tenant_base(tenant)}/trash/"
+    return base if run is None else f"{base}{_name(run)}/"
+
+
+def tenant_of(key: str) -> str:
+    """The tenant that owns a key. Raises ValueError for one that no tenant owns."""
+    parts = key.split("/")
+    if len(parts) < 3 or parts[0] != "tenants":
+        raise ValueError(f"no tenant owns {key[:200]!r}")
+    return _tenant(parts[1])
+
+
 def sessions_prefix(tenant: str) -> str:
     """Its immediate children are a tenant's session ids."""
     return f"{_tenant_base(tenant)}/sessions/"
@@ -180,6 +242,41 @@ def project(tenant: str, project_id: str, name: str = "project.json") -> str:
 def projects_prefix(tenant: str) -> str:
     """Its immediate children are a tenant's project ids."""
     return f"{_tenant_base(tenant)}/projects/"
+
+
+def project_name(tenant: str, name: str) -> str:
+    """The reservation of a project's name, which makes names unique in a tenant. Any name is allowed."""
+    return f"{_tenant_base(tenant)}/project-names/{_sha256(hashlib.sha256(name.encode()).hexdigest())}.json"
+
+
+def project_task(tenant: str, project_id: str, task_id: str) -> str:
+    """Marks that a task belongs to a project: listing them is one listing, in the order of their ids."""
+    return f"{project_tasks_prefix(tenant, project_id)}{_name(task_id)}"
+
+
+def project_tasks_prefix(tenant: str, project_id: str) -> str:
+    """All markers of a project's tasks begin with it."""
+    return project(tenant, project_id, "tasks") + "/"
+
+
+def task_session(tenant: str, task_id: str, session: str) -> str:
+    """byre's record of an agent session of a task."""
+    return f"{task_sessions_prefix(tenant, task_id)}{_name(session)}.json"
+
+
+def task_sessions_prefix(tenant: str, task_id: str) -> str:
+    """All records of a task's agent sessions begin with it."""
+    return task(tenant, task_id, "sessions") + "/"
+
+
+def snapshot(tenant: str, task_id: str, n: int) -> str:
+    """The record of snapshot `n` of a task."""
+    return f"{snapshots_prefix(tenant, task_id)}{_number(n, GENERATION_DIGITS)}.json"
+
+
+def snapshots_prefix(tenant: str, task_id: str) -> str:
+    """All snapshot records of a task begin with it."""
+    return task(tenant, task_id, "snapshots") + "/"
 
 
 def task(tenant: str, task_id: str, name: str = "task.json") -> str:
