@@ -192,7 +192,7 @@ class FakeCatalog:
 
 
 class FakeExecutors:
-    """One executor, whose id is `SESSION`, that keeps the calls it gets."""
+    """One executor, whose id is `SESSION`, whose connection is over at once."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, Principal, Any]] = []
@@ -207,7 +207,9 @@ class FakeExecutors:
 
     def open(self, principal: Principal, executor: str) -> FakeCommands:
         self.calls.append(("open", principal, executor))
-        return FakeCommands([])
+        commands = FakeCommands([])
+        commands.end()
+        return commands
 
     def reply(self, principal: Principal, executor: str, body: Document) -> Document:
         self.calls.append(("reply", principal, body))

@@ -69,6 +69,17 @@ def test_a_refused_body_is_not_waited_for(server: Server) -> None:
         assert read_until(connection, b'"body_limit"').startswith(b"HTTP/1.1 413 ")
 
 
+def test_a_body_without_end_is_not_read_for_ever(server: Server) -> None:
+    sent = 0
+    with server.connect() as connection:
+        connection.sendall(b"POST %s HTTP/1.1\r\n%sContent-Length: 900000000\r\n\r\n" % (EVENTS.encode(), HEAD))
+        with contextlib.suppress(ConnectionError):
+            while sent < 200 * MIB:
+                connection.sendall(b"x" * MIB)
+                sent += MIB
+    assert 16 * MIB <= sent < 40 * MIB
+
+
 def test_the_connection_goes_on_after_a_413(server: Server) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
     with contextlib.closing(connection):

@@ -110,8 +110,12 @@ def test_a_revoked_token_ends_a_silent_stream_within_a_heartbeat(desk: Desk) -> 
 
 
 def test_a_revoked_token_ends_a_busy_stream_within_a_heartbeat(desk: Desk) -> None:
-    busy: list[bytes | float] = [b"x", 0.5] * 100
-    body = desk.open(Script(desk.clock, *busy))
+    class Busy(Script):
+        def read(self, timeout: float) -> bytes:
+            desk.clock.now += 0.5
+            return super().read(timeout)
+
+    body = desk.open(Busy(desk.clock, *[b"x"] * 100))
     assert [next(body), next(body)] == [RETRY, b"x"]
     desk.tokens.revoke("user")
     began = desk.clock.now
