@@ -24,7 +24,6 @@ class Scripts:
     def __init__(self, client: redis.Redis, prefix: str) -> None:
         self.client = client
         self.prefix = "{" + prefix + "}"
-        self._boot = secrets.token_hex(8)
         prelude = (_FOLDER / "prelude.lua").read_text()
         self._source = {p.stem: f"{prelude}\n{p.read_text()}" for p in _FOLDER.glob("*.lua") if p.stem != "prelude"}
         self._sha = {name: hashlib.sha1(text.encode()).hexdigest() for name, text in self._source.items()}  # noqa: S324
@@ -34,11 +33,12 @@ class Scripts:
 
         After Unavailable the script may or may not have run.
         """
+        boot = secrets.token_hex(8)  # a new one each time: after a flush the same one would bring the old incarnation back
         try:
             try:
-                return self.client.evalsha(self._sha[name], 1, self.prefix, self._boot, *args)
+                return self.client.evalsha(self._sha[name], 1, self.prefix, boot, *args)
             except redis.exceptions.NoScriptError:
-                return self.client.eval(self._source[name], 1, self.prefix, self._boot, *args)
+                return self.client.eval(self._source[name], 1, self.prefix, boot, *args)
         except redis.exceptions.OutOfMemoryError as e:
             raise Unavailable("Redis has no memory left") from e
         except (redis.exceptions.ConnectionError, redis.exceptions.TimeoutError, OSError) as e:
