@@ -1,7 +1,7 @@
 """Serves requests of API processes: what needs a repository.
 
-Rules: a request is taken by one worker and answered by it, with an error if need be; at most `AT_ONCE` run at once; a bug answers with an error
-too and is logged. If the taking thread dies the worker stops.
+Rules: a request is taken by one worker and answered by it, with an error if need be; at most `AT_ONCE` run at once; a bug answers
+with an error too and is logged. If the taking thread dies the worker stops.
 """
 
 from __future__ import annotations

@@ -11,13 +11,14 @@ import importlib.util
 from collections import defaultdict
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import falcon
 import orjson
 
 from app.core import ids
 from app.core.errors import Invalid
-from app.http import errors
+from app.http import errors, rpc
 from app.http.auth import admit, bearer
 from app.http.byre import Byre
 from app.http.catalog import Catalog
@@ -39,6 +40,14 @@ class App(falcon.App[Request, falcon.Response]):
     """The application, with the switch that its server turns when the process is told to stop."""
 
     drain: Drain
+
+    def __call__(self, env: dict[str, Any], start_response: Callable[..., Any]) -> Any:
+        """One request. A WebSocket is served to its end in here; StopIteration then tells the server that nothing is to be answered."""
+        rpc.credential(env)
+        try:
+            return super().__call__(env, start_response)
+        except rpc.Upgraded:
+            raise StopIteration from None
 
 
 class _Envelope:
@@ -62,13 +71,17 @@ def create_app(deps: Deps) -> App:
     handlers: dict[str, object] = {
         "sessions": Sessions(deps.sessions, followers),
         "catalog": Catalog(deps.catalog),
-        "executors": Executors(deps.executors, followers),
+        "executors": Executors(deps.executors, followers, _rpc(deps)),
         "byre": Byre(deps.byre, followers),
     }
     _add_operations(app, deps, handlers)
     add_probes(app, deps, metrics)
     _add_reference(app)
     return app
+
+
+def _rpc(deps: Deps) -> rpc.Rpc | None:
+    return rpc.Rpc(deps.executors, deps.tokens, deps.drain, deps.limits.body) if deps.executors else None
 
 
 def _add_operations(app: App, deps: Deps, handlers: dict[str, object]) -> None:

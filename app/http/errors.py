@@ -100,7 +100,8 @@ def _ours(req: Request, resp: falcon.Response, error: ByreError, _params: dict[s
         _unforeseen(req, resp, error, _params)
         return
     if status == 500:
-        log.error("request_failed", request_id=req.request_id, operation=req.operation, error=str(error))
+        damaged = {"object": error.key} if isinstance(error, Corrupt) else {}
+        log.error("request_failed", request_id=req.request_id, operation=req.operation, error=str(error), **damaged)
     if isinstance(error, CursorUnavailable):
         resp.set_header("Byre-Earliest-Cursor", error.earliest)
     elif isinstance(error, Overloaded | Unavailable):

@@ -6,14 +6,15 @@ from app.core.errors import Missing, Unsupported
 from app.http.auth import bearer
 from app.http.deps import Document, ExecutorService
 from app.http.requests import Call
+from app.http.rpc import Rpc
 from app.http.sse import Followers
 
 
 class Executors:
     """Handlers of `/executors`."""
 
-    def __init__(self, executors: ExecutorService | None, followers: Followers) -> None:
-        self._given, self._followers = executors, followers
+    def __init__(self, executors: ExecutorService | None, followers: Followers, rpc: Rpc | None) -> None:
+        self._given, self._followers, self._rpc = executors, followers, rpc
 
     @property
     def _executors(self) -> ExecutorService:
@@ -39,7 +40,10 @@ class Executors:
         return self._executors.reply(call.caller, self._own(call), call.json())
 
     def executorRPC(self, call: Call) -> None:
-        raise Unsupported("this is a WebSocket: send the upgrade and the subprotocols brain-rpc and brain-auth.TOKEN")
+        """The same as a WebSocket."""
+        executor = self._own(call)
+        if self._rpc:
+            self._rpc.serve(call, executor, bearer(call.req))
 
     def unregisterExecutor(self, call: Call) -> Document:
         return self._executors.close(call.caller, self._own(call))

@@ -72,6 +72,10 @@ class Call:
         require_json(self.req, raw)
         return self._schema.check_body(self.operation.id, raw)
 
+    def checked(self, operation_id: str, raw: bytes) -> Any:
+        """A message on an open connection, checked as the body of an operation is. Raises Invalid."""
+        return self._schema.check_body(operation_id, raw)
+
     def query(self) -> dict[str, Any]:
         """The query parameters, checked, numbers as numbers, defaults filled in; an empty one counts as left out. Raises
         Invalid.
