@@ -85,7 +85,7 @@ class Agents:
             "created_at": now,
         }
         self._log.keep(name, heads.create(self._log.store, name, self._log.coord.incarnation(), doc, self._log.pace))
-        payload = {"vendor": self._vendor, "model": model}
+        payload = {name: record[name] for name in ("vendor", "model", "role", "vendor_session_id")}
         happened = happening(task, "session.created", now, principal.login or "", payload, session)
         self._entities.create(principal.tenant, keys.task_session(principal.tenant, task_id, session), record, [happened])
         self._say(principal, task, session, body["prompt"], body.get("images", []), head)

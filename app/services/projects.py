@@ -48,7 +48,7 @@ class Projects:
             "created_at": now,
             **{field: found[field] for field in ("repo_path", "kind", "default_branch", "remote")},
         }
-        payload = {"name": name, "repo_path": found["repo_path"], "default_branch": found["default_branch"]}
+        payload = {"name": name, **{field: found[field] for field in ("repo_path", "default_branch", "remote")}}
         happened = Happening("project.created", now, {"project_id": project_id, "actor": principal.login, "payload": payload})
         return shown(self._entities.create(principal.tenant, keys.project(principal.tenant, project_id), doc, [happened]))
 

@@ -111,7 +111,7 @@ class Tasks:
         def close(doc: Document) -> tuple[Document, list[Happening]]:
             if doc["status"] != "active":
                 raise Conflict(f"the task is {doc['status']}")
-            happened = happening(doc, "task.discarded", now, principal.login or "", {"title": doc["title"]})
+            happened = happening(doc, "task.discarded", now, principal.login or "", {})
             return {**doc, "status": "discarded", "closed_at": now}, [happened]
 
         closed = self.change(principal.tenant, task_id, close)

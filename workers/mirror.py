@@ -1,0 +1,136 @@
+"""A byre session's events, mirrored into its tenant's workspace log.
+
+Rules: in the order of the session's log, each event once. The place up to which it is mirrored is remembered in Redis as a hint;
+whoever takes the session over looks through what was appended to the workspace log after the hint, so a crash in between repeats
+nothing and skips nothing. What people said (`user.message`) is published by whoever accepted it, and isn't mirrored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any
+
+import redis
+import structlog
+
+from app.core.cursor import START, Position
+from app.core.errors import Unavailable
+from app.log import events
+from app.log.log import Entry, Log
+from app.services.workspace_log import WorkspaceLog
+from app.store.keys import LogName
+
+PAGE = 500
+ARCHIVE_SECONDS = 10.0
+Document = dict[str, Any]
+
+logger = structlog.get_logger(__name__)
+
+
+class Mirror:
+    """Of one session while it is leased here. Used by its runner's thread only."""
+
+    def __init__(
+        self, client: redis.Redis, prefix: str, log: Log, workspace: WorkspaceLog, name: LogName, about: Document
+    ) -> None:
+        self._redis, self._log, self._workspace, self._name = client, log, workspace, name
+        self._about, self._vendor = about, log.head(name).vendor
+        self._key = "{" + prefix + "}:mirror:" + name.text
+        self._at = START
+        self._archived = time.monotonic()
+        self.seq = 0
+        """The latest `seq` of the session's task that is known here."""
+
+    def open(self) -> None:
+        """Finds out how far the session is mirrored. Raises Unavailable."""
+        try:
+            hint = self._redis.get(self._key)
+        except redis.RedisError as error:
+            raise Unavailable("Redis can't be reached") from error
+        seq = 0
+        if isinstance(hint, bytes):
+            gen, offset, seq = map(int, hint.split())
+            self._at = Position(gen, offset)
+        needle = f'"agent_session_id":"{self._name.session}"'.encode()
+        while page := self._workspace.page(self._name.tenant, seq, PAGE):
+            for entry in page:
+                seq = entry.position.offset + 1
+                if needle in entry.raw:
+                    self.seq = seq
+                    place = events.parse(entry.raw)["data"].get("place")
+                    if place:
+                        self._at = max(self._at, Position(*place))
+        head = self._log.head(self._name)
+        good = [g for g in head.chain if g.gen == self._at.gen]
+        if self._at != START and (not good or self._at.offset >= (self._log.next(self._name))):
+            self._at = Position(head.last.gen, self._log.next(self._name) - 1)
+
+    def catch_up(self) -> None:
+        """Mirrors what was appended to the session's log since. Raises Unavailable."""
+        while True:
+            page = self._log.read(self._name, self._at, PAGE)
+            batch = [made for made in map(self._mirrored, page.entries) if made]
+            if batch:
+                first = self._workspace.append(self._name.tenant, batch)
+                self.seq = first + len(batch) - 1
+            if page.entries:
+                self._at = page.entries[-1].position
+                self._remember()
+            if page.end or not page.entries:
+                break
+        if time.monotonic() - self._archived > ARCHIVE_SECONDS:
+            self.archive()
+
+    def archive(self) -> None:
+        """Archives the workspace log. Raises Unavailable."""
+        self._archived = time.monotonic()
+        self._log.archive(LogName(self._name.tenant, None))
+
+    def _remember(self) -> None:
+        try:
+            self._redis.set(self._key, f"{self._at.gen} {self._at.offset} {self.seq}", ex=7 * 86400)
+        except redis.RedisError:
+            logger.debug("mirror hint not kept")
+
+    def _mirrored(self, entry: Entry) -> tuple[str, bytes] | None:
+        e = events.parse(entry.raw)
+        made = shown(e["type"], e["data"], self._vendor)
+        if made is None:
+            return None
+        kind, payload = made
+        data = {
+            "project_id": self._about["project_id"],
+            "task_id": self._about["task_id"],
+            "agent_session_id": self._name.session,
+            "actor": "agent" if kind.startswith("agent.") else "byre",
+            "payload": payload,
+            "place": list(entry.position),
+        }
+        event_id = hashlib.sha256(f"{self._name.session} {e['id']}".encode()).hexdigest()[:32]
+        return event_id, events.line(kind, event_id, e["time"], data)
+
+
+def shown(kind: str, data: Document, vendor: str) -> tuple[str, Document] | None:
+    """How byre shows an event of a session: kind and payload; None if it doesn't."""
+    turn = {"turn": data["turn"]} if "turn" in data else {}
+    match kind:
+        case "assistant.message":
+            return "agent.text", {**turn, "text": data["text"]}
+        case "assistant.thinking":
+            return "agent.thinking", {**turn, "text": data["text"]}
+        case "tool.call":
+            return "agent.tool_call", {**turn, "id": data["id"], "name": data["name"], "arguments": data["arguments"]}
+        case "tool.result":
+            return "agent.tool_result", {**turn, "call_id": data["call_id"], "result": data["result"]}
+        case "turn.started":
+            return "turn.started", turn
+        case "turn.completed":
+            return "turn.ended", {**turn, "outcome": "completed", "usage": data["usage"], "duration_ms": data["duration_ms"]}
+        case "turn.interrupted":
+            return "turn.ended", {**turn, "outcome": "interrupted", "reason": data["reason"]}
+        case "turn.failed":
+            return "turn.ended", {**turn, "outcome": "failed", "code": data["code"], "message": data["message"]}
+        case "rate_limited":
+            return "rate_limit", {"vendor": vendor, "retry_after": data["retry_after"], "detail": data["detail"]}
+    return None
