@@ -74,16 +74,21 @@ class Restoring:
         """Appends `session.resumed`; the next turn starts from the last completed checkpoint. Raises Conflict."""
         self._log.head(name)
 
+        was: list[Status] = []
+
         def decide(view: View) -> list[Draft]:
             decision = rules.resume(view.state)
             if isinstance(decision, Refused):
                 raise Conflict(decision.why)
+            was[:] = [view.state.status]
             since = view.state.checkpoint.offset if view.state.checkpoint else 0
             assert isinstance(since, int)
             return [self._writer.draft(decision.kind, {**decision.data, "dropped": self._dropped(name, since)})]
 
-        heads.change(self._log.store, name, lambda head: {"attempts": 0} if head.attempts else None, self._log.pace)
         self._writer.commit(name, decide)
+        if was == [Status.FAILED]:
+            # somebody has looked at it; an interrupted session still counts, or one that kills its workers would never end
+            heads.change(self._log.store, name, lambda head: {"attempts": 0} if head.attempts else None, self._log.pace)
 
     def _dropped(self, name: LogName, since: int) -> list[str]:
         """Ids of the turns after the last checkpoint: the agent doesn't know of them any more."""
