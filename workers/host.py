@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import threading
+import time
 from collections import deque
 from pathlib import Path
 
 import structlog
 
 from workers.bridge.server import BridgeServer, Caller
-from workers.harness.base import Adapter, Output, Place, ProtocolError
-from workers.harness.lines import LineReader
+from workers.harness.base import Adapter, Output, Place, ProtocolError, Send
+from workers.harness.lines import Item, LineReader, Lost
 from workers.mailbox import Mailbox
-from workers.process import Child, Guardian
+from workers.process import Child, Deaf, Guardian
 from workers.protocol_errors import ProtocolErrors
 
 STDERR_KEPT = 4096
@@ -35,7 +36,11 @@ class Host:
         self.child, self.adapter, self.place, self._bridge = child, adapter, place, bridge
         self._mailbox, self._errors, self._source = mailbox, errors, mailbox.fresh()
         self._stderr: deque[bytes] = deque(maxlen=16)
-        self._readers = [LineReader(child.stdout.fileno()), LineReader(child.stderr.fileno(), STDERR_KEPT)]
+        self.heard = time.monotonic()  # when it last said something that made sense
+        self._readers = [
+            LineReader(child.stdout.fileno(), adapter.line_limit, ends=True),
+            LineReader(child.stderr.fileno(), STDERR_KEPT),
+        ]
         self._threads = [
             threading.Thread(target=self._read_output, name="harness-out", daemon=True),
             threading.Thread(target=self._read_stderr, name="harness-err", daemon=True),
@@ -100,19 +105,38 @@ class Host:
                 size = 0
                 for line in reader.read():
                     try:
-                        if isinstance(line, ProtocolError):
-                            raise line
-                        size += len(line)
-                        outputs += self.adapter.decode(line)
+                        outputs += self._decode(line)
+                        size += len(line) if isinstance(line, bytes) else 0
                     except ProtocolError as error:
                         self._errors.add(self.adapter.name, self.place.session_id, error)
+                outputs = self._answered(outputs)
                 if outputs:
+                    self.heard = time.monotonic()
                     self._mailbox.put(outputs, self._source, size)
         self._mailbox.ended(self._source)
+
+    def _decode(self, line: Item) -> list[Output]:
+        if isinstance(line, ProtocolError):
+            raise line
+        if isinstance(line, Lost):
+            return self.adapter.lost(line.head, line.tail)
+        return self.adapter.decode(line)
+
+    def _answered(self, outputs: list[Output]) -> list[Output]:
+        """Writes what is to be sent, and gives the rest."""
+        for output in outputs:
+            if isinstance(output, Send):
+                try:
+                    self.child.send(output.data)
+                except Deaf as error:
+                    logger.warning("the harness didn't take an answer", session=self.place.session_id, why=str(error))
+        return [output for output in outputs if not isinstance(output, Send)]
 
     def _read_stderr(self) -> None:
         reader = self._readers[1]
         with contextlib.suppress(EOFError, OSError):
             while True:
                 for line in reader.read():
-                    self._stderr.append(line.raw if isinstance(line, ProtocolError) else line)
+                    self._stderr.append(
+                        line if isinstance(line, bytes) else line.raw if isinstance(line, ProtocolError) else line.tail
+                    )

@@ -70,7 +70,8 @@ class Place:
 
     `fresh` means that there is no native state: the session starts now. `bridge_socket` is the unix socket of the tool bridge,
     on which JSON lines go: `{"id": n, "tool": name, "arguments": {...}}` there, then any number of `{"id": n, "progress":
-    any}` and one `{"id": n, "result": Result}` back.
+    any}` and one `{"id": n, "result": Result}` back. `model`, `instructions` and `reasoning_effort` are those of the session's
+    configuration ("": the harness's default); `variables` go into the process's environment: model keys, and what the deployment adds.
     """
 
     home: Path
@@ -78,6 +79,10 @@ class Place:
     session_id: str
     bridge_socket: Path | None = None
     fresh: bool = True
+    model: str = ""
+    instructions: str = ""
+    reasoning_effort: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +142,21 @@ class Steered:
 
 
 @dataclass(frozen=True, slots=True)
+class Send:
+    """No output, but an answer: to be written to the harness's stdin, as its protocol demands."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What the running turn has used up to now: `usage` as in Done, `cost_usd` None if it isn't known."""
+
+    usage: dict[str, int]
+    cost_usd: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
     """The turn ended normally. `usage` (tokens) is as reported, `cost_usd` None if it isn't; `text` is the last message."""
 
@@ -169,12 +189,15 @@ class RateLimited:
     detail: str
 
 
-Output = Delta | Message | Thinking | ToolCall | ToolProgress | ToolResult | Steered | Done | Failed | Interrupted | RateLimited
+Output = (
+    Delta | Message | Thinking | ToolCall | ToolProgress | ToolResult | Steered | Send | Used
+    | Done | Failed | Interrupted | RateLimited
+)  # fmt: skip
 ENDS = (Done, Failed, Interrupted, RateLimited)
 
 
 class Adapter(Protocol):
-    """The translation for one kind of harness. `name` is what `POST /sessions` calls it.
+    """The translation for one kind of harness. `name` is what `POST /sessions` calls it; `line_limit` bytes are the longest line.
 
     Methods that answer None: the harness can't do that while it runs; the worker uses the means it has (a queue, a kill, a
     restart from native state). `decode` is called from one thread; the others from one thread too, which may be a different
@@ -182,6 +205,7 @@ class Adapter(Protocol):
     """
 
     name: str
+    line_limit: int
 
     def command(self, place: Place) -> list[str]:
         """The command line, for a fresh start or, if not `place.fresh`, to go on from the native state."""
@@ -206,3 +230,9 @@ class Adapter(Protocol):
 
     def decode(self, line: bytes) -> list[Output]:
         """What one line of its stdout means. Raises ProtocolError."""
+
+    def lost(self, head: bytes, tail: bytes) -> list[Output]:
+        """What a line over `line_limit` means, of which only both ends (4 KiB each) are left. It was counted as a ProtocolError.
+
+        What ends a turn must be seen here too, or the turn would never end.
+        """

@@ -1,8 +1,8 @@
 """Lines from a pipe, whatever comes through it.
 
 Rules: at most one line of LIMIT bytes and one chunk are in memory. A longer line becomes one ProtocolError with its beginning,
-at the moment it passes the limit, and its rest is dropped unseen. Nothing is read ahead, so a reader that is slow stops the
-writer. Bytes are not decoded here: bad UTF-8 is the adapter's to refuse.
+at the moment it passes the limit, and its rest is dropped; who asks for it gets both ends of it when it is over. Nothing is
+read ahead, so a reader that is slow stops the writer. Bytes are not decoded here: bad UTF-8 is the adapter's to refuse.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import os
 import select
 import time
+from typing import NamedTuple
 
 from workers.harness.base import KEEP_OF_BAD_LINE, ProtocolError
 
@@ -18,11 +19,25 @@ LIMIT = 1 << 20
 _CHUNK = 1 << 16
 
 
-class LineReader:
-    """Reads lines of `fd`, which stays its owner's to close. One thread reads; `stop` may be called from any."""
+class Lost(NamedTuple):
+    """A line over the limit, now over: its first and last 4 KiB."""
 
-    def __init__(self, fd: int, limit: int = LIMIT) -> None:
-        self._fd, self._limit = fd, limit
+    head: bytes
+    tail: bytes
+
+
+Item = bytes | ProtocolError | Lost
+
+
+class LineReader:
+    """Reads lines of `fd`, which stays its owner's to close. One thread reads; `stop` may be called from any.
+
+    With `ends` a line over the limit is a ProtocolError when it passes it, and a Lost when it is over.
+    """
+
+    def __init__(self, fd: int, limit: int = LIMIT, *, ends: bool = False) -> None:
+        self._fd, self._limit, self._ends = fd, limit, ends
+        self._head = self._tail = b""  # of the line that is skipped
         self._chunk = min(_CHUNK, limit)  # so that only the first line of a chunk can pass the limit
         self._parts: list[bytes] = []  # of the line that isn't complete
         self._size = 0
@@ -32,7 +47,7 @@ class LineReader:
         self._poll.register(fd, select.POLLIN)
         self._poll.register(self._woken, select.POLLIN)
 
-    def read(self, timeout: float | None = None) -> list[bytes | ProtocolError]:
+    def read(self, timeout: float | None = None) -> list[Item]:
         """The lines of the next chunk without their ends, blank ones left out; [] if `timeout` seconds bring no whole one.
 
         A last line without an end is a line. Raises EOFError when all has been read, or after `stop`.
@@ -64,9 +79,9 @@ class LineReader:
         os.close(self._woken)
         os.close(self._wake)
 
-    def _split(self, data: bytes) -> list[bytes | ProtocolError]:
+    def _split(self, data: bytes) -> list[Item]:
         first, *rest = data.split(b"\n")
-        found: list[bytes | ProtocolError] = []
+        found: list[Item] = []
         self._gather(first, found)
         if rest:
             self._finish(found)
@@ -74,23 +89,30 @@ class LineReader:
             self._gather(rest[-1], found)
         return found
 
-    def _gather(self, piece: bytes, found: list[bytes | ProtocolError]) -> None:
+    def _gather(self, piece: bytes, found: list[Item]) -> None:
         """Adds `piece` to the line that isn't complete."""
-        if self._skipping or not piece:
+        if self._skipping:
+            self._tail = (self._tail + piece[-KEEP_OF_BAD_LINE:])[-KEEP_OF_BAD_LINE:]
+            return
+        if not piece:
             return
         self._parts.append(piece)
         self._size += len(piece)
         if self._size > self._limit:
-            found.append(ProtocolError(f"line over {self._limit} bytes", b"".join(self._parts)[:KEEP_OF_BAD_LINE]))
+            line = b"".join(self._parts)
+            self._head, self._tail = line[:KEEP_OF_BAD_LINE], line[-KEEP_OF_BAD_LINE:]
+            found.append(ProtocolError(f"line over {self._limit} bytes", self._head))
             self._parts, self._size, self._skipping = [], 0, True
 
-    def _finish(self, found: list[bytes | ProtocolError]) -> None:
+    def _finish(self, found: list[Item]) -> None:
+        if self._skipping and self._ends:
+            found.append(Lost(self._head, self._tail))
         line = b"".join(self._parts)
         self._parts, self._size, self._skipping = [], 0, False
         if line and not line.isspace():
             found.append(line)
 
-    def _last(self) -> list[bytes | ProtocolError]:
-        found: list[bytes | ProtocolError] = []
+    def _last(self) -> list[Item]:
+        found: list[Item] = []
         self._finish(found)
         return found

@@ -28,6 +28,7 @@ from workers.harness.base import (
     ToolResult,
     Turn,
 )
+from workers.harness.lines import LIMIT
 from workers.harness.script_agent.memory import FILE
 
 _ROOT = str(Path(__file__).resolve().parent.parent.parent)
@@ -39,6 +40,7 @@ class ScriptAdapter:
     """Adapter of one script agent. `search_path` is the PATH of its commands."""
 
     name = "script"
+    line_limit = LIMIT
 
     def __init__(self, search_path: str = "/usr/local/bin:/usr/bin:/bin") -> None:
         self._search_path = search_path
@@ -49,7 +51,7 @@ class ScriptAdapter:
         return [sys.executable, "-I", "-S", "-c", _BOOT, _ROOT, str(place.home)]
 
     def environment(self, place: Place) -> dict[str, str]:
-        environment = {"PATH": self._search_path, "HOME": str(place.home), "LANG": "C.UTF-8"}
+        environment = {"PATH": self._search_path, "HOME": str(place.home), "LANG": "C.UTF-8", **place.variables}
         return environment | ({"BYRE_BRIDGE": str(place.bridge_socket)} if place.bridge_socket else {})
 
     def native_paths(self, place: Place) -> list[Path]:
@@ -93,6 +95,10 @@ class ScriptAdapter:
             return [self._output(kind, said)]
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError(f"bad {kind!r}: {error}", line) from error
+
+    def lost(self, head: bytes, tail: bytes) -> list[Output]:
+        """It cuts its texts, so an end is never that long: such a line is one of `/emit`."""
+        return []
 
     def _output(self, kind: Any, said: dict[str, Any]) -> Output:
         if kind in _ENDS and said["turn_id"] != self._turn_id:
