@@ -8,6 +8,7 @@ cuts off something it has delivered ends it: its client resumes by cursor and is
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 QUEUE_BYTES = 1 << 20
 PAGE = 500
 RETRY_SECONDS = 1.0
+SEAM_SECONDS = 0.02
+"""Before reading again where a read found neither an event nor the end: a recovery is under way."""
 CLOSED = b'{"type":"session.closed"'
 
 
@@ -150,6 +153,8 @@ class Follower:
                 if self.feed.last == seen or self.feed.last <= tip:
                     self._live = True
                     self._tip = tip
+        if not page.entries and not page.end:
+            time.sleep(SEAM_SECONDS)
         if not self._live or self._over:
             self._wake.set()
         out: list[Chunk] = []

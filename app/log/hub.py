@@ -77,7 +77,7 @@ class Hub:
         self._heard: dict[str, list[Callable[[bytes], None]]] = {}
         self._lock = threading.Lock()
         self._beat = 0.0
-        subscription.start(self._on_message, self._on_idle, self._on_connected)
+        subscription.start(self._on_message, self._on_beat, self._on_connected)
 
     def follow(self, log: LogName, after: Position, notify: Callable[[], None] | None = None) -> Follower:
         """A follower of `log` that has seen everything up to `after`. `notify` is called (from the hub's thread) when it has news."""
@@ -87,7 +87,8 @@ class Hub:
             feed = self._feeds.setdefault(channel, (log, Feed()))[1]
             feed.followers.append(follower)
             follower.feed = feed
-        self._subscription.subscribe(channel)
+            confirmed = self._subscription.subscribe(channel)
+        self._subscription.confirmed(confirmed)
         return follower
 
     def watch(self, log: LogName, heard: Callable[[], None]) -> Callable[[], None]:
@@ -98,38 +99,38 @@ class Hub:
         channel = self._channel(log.text)
         with self._lock:
             self._feeds.setdefault(channel, (log, Feed()))[1].watchers.append(heard)
-        self._subscription.subscribe(channel)
+            confirmed = self._subscription.subscribe(channel)
+        self._subscription.confirmed(confirmed)
 
         def end() -> None:
             with self._lock:
                 held = self._feeds.get(channel)
                 if held and heard in held[1].watchers:
                     held[1].watchers.remove(heard)
-            self._drop(channel)
+                self._drop(channel)
 
         return end
 
     def listen(self, channel: str, heard: Callable[[bytes], None]) -> None:
         """Calls `heard` with each message of a plain channel. One listener per channel; for the life of the hub."""
         self._extra[channel] = heard
-        self._subscription.subscribe(channel)
+        self._subscription.confirmed(self._subscription.subscribe(channel))
 
     def hear(self, channel: str, heard: Callable[[bytes], None]) -> Callable[[], None]:
         """Like `listen`, for any number of listeners, until the function that it gives is called."""
         with self._lock:
             self._heard.setdefault(channel, []).append(heard)
-        self._subscription.subscribe(channel)
+            confirmed = self._subscription.subscribe(channel)
+        self._subscription.confirmed(confirmed)
 
         def end() -> None:
             with self._lock:
                 left = self._heard.get(channel, [])
                 if heard in left:
                     left.remove(heard)
-                gone = channel in self._heard and not left
-                if gone:
+                if channel in self._heard and not left:
                     del self._heard[channel]
-            if gone:
-                self._subscription.unsubscribe(channel)
+                    self._subscription.unsubscribe(channel)
 
         return end
 
@@ -141,15 +142,13 @@ class Hub:
             if not held or follower not in held[1].followers:
                 return
             held[1].followers.remove(follower)
-        self._drop(channel)
+            self._drop(channel)
 
     def _drop(self, channel: str) -> None:
-        with self._lock:
-            held = self._feeds.get(channel)
-            gone = held is not None and not held[1].followers and not held[1].watchers
-            if gone:
-                del self._feeds[channel]
-        if gone:
+        """Ends a subscription that nobody needs; under the lock, so that one who comes just now subscribes after it."""
+        held = self._feeds.get(channel)
+        if held is not None and not held[1].followers and not held[1].watchers:
+            del self._feeds[channel]
             self._subscription.unsubscribe(channel)
 
     def followers(self) -> int:
@@ -209,7 +208,7 @@ class Hub:
         for each in others:
             each(b"")
 
-    def _on_idle(self) -> None:
+    def _on_beat(self) -> None:
         if time.monotonic() - self._beat > HEARTBEAT_SECONDS:
             self._compare_heads()
 
