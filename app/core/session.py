@@ -53,7 +53,7 @@ TRANSITIONS: dict[tuple[Status, str], Status | After] = {
     (_S.RUNNING, "rate_limited"): _S.QUEUED,
     (_S.INTERRUPTED, "session.resumed"): After.REST,
     (_S.FAILED, "session.resumed"): After.REST,
-    **{(status, "session.restored"): After.REST for status in _SETTLED},
+    **{(status, "session.restored"): _S.IDLE for status in _SETTLED},
     **{(status, "session.closed"): _S.CLOSED for status in (*_SETTLED, _S.QUEUED)},
 }
 

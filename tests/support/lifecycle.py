@@ -35,8 +35,8 @@ def shown(page: str) -> str:
 
 
 def main() -> None:
-    page = PAGE.read_text()
-    PAGE.write_text(page.replace(shown(page), diagram()))
+    head, rest = PAGE.read_text().split(BEGIN, 1)
+    PAGE.write_text(head + BEGIN + diagram() + END + rest.split(END, 1)[1])
 
 
 if __name__ == "__main__":
