@@ -14,7 +14,7 @@ from app.core.errors import Unauthorized
 from app.services.tokens import Tokens
 from app.store.open import open_store
 from tests.support.dev import BYRE, environment
-from tests.support.redis import private_redis
+from tests.support.redis_server import private_redis
 
 KEY = "0123456789abcdef0123456789abcdef"
 
@@ -69,9 +69,9 @@ def test_check_shows_all_that_is_wrong_and_no_secret(tmp_path: Path) -> None:
 
 
 def test_check_of_a_good_deployment_succeeds(tmp_path: Path) -> None:
-    with private_redis() as url:
+    with private_redis() as server:
         done = byre(
-            "check", BYRE_OBJECT_STORE=str(tmp_path / "s"), BYRE_SECRET_KEY=KEY, BYRE_REDIS_URL=url, BYRE_VENDOR="script",
+            "check", BYRE_OBJECT_STORE=str(tmp_path / "s"), BYRE_SECRET_KEY=KEY, BYRE_REDIS_URL=server.url, BYRE_VENDOR="script",
             BYRE_WORKSPACES=str(tmp_path / "w"),
         )  # fmt: skip
     assert done.returncode == 0, done.stdout

@@ -15,15 +15,15 @@ from app import redis_server, wiring
 from app.settings import Settings, SettingsError
 from app.store.memory import MemoryStore
 from tests.support.dev import BYRE, environment
-from tests.support.redis import private_redis
+from tests.support.redis_server import private_redis
 
 KEY = "0123456789abcdef0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
-    with private_redis() as url:
-        yield url
+    with private_redis() as server:
+        yield server.url
 
 
 @pytest.fixture
