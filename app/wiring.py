@@ -55,8 +55,11 @@ log = structlog.get_logger(__name__)
 REDIS_TIMEOUT = 5.0
 """Seconds for one answer of Redis. Blocking commands must ask for less."""
 REDIS_CONNECT_TIMEOUT = 2.0
-REDIS_CONNECTIONS = 128
-"""Connections of one process; a caller waits up to `REDIS_TIMEOUT` for a free one."""
+REDIS_CONNECTIONS = 32
+"""Connections of one process; a caller waits up to `REDIS_TIMEOUT` for a free one. A call takes a fraction of a millisecond, and each
+connection about 40 KiB: a burst of callers would open as many as there may be."""
+WAITING_CONNECTIONS = 64
+"""Connections on which a process waits for answers of workers: requests beyond that many wait for a free one."""
 STEERING = ("script",)
 """Harnesses that take a message into the turn that runs."""
 START_PATIENCE = 8.0
@@ -104,12 +107,12 @@ def store_of(settings: Settings) -> Store:
         raise SettingsError(f"BYRE_OBJECT_STORE {_shown(settings.object_store)} can't be used: {_why(error)}") from error
 
 
-def redis_of(settings: Settings, role: str) -> redis.Redis:
+def redis_of(settings: Settings, role: str, connections: int = REDIS_CONNECTIONS) -> redis.Redis:
     """A client of Redis, not yet connected. Raises SettingsError."""
     settings.require("redis_url")
     pool = redis.BlockingConnectionPool.from_url(
         settings.redis_url,
-        max_connections=REDIS_CONNECTIONS,
+        max_connections=connections,
         timeout=REDIS_TIMEOUT,
         socket_timeout=REDIS_TIMEOUT,
         socket_connect_timeout=REDIS_CONNECT_TIMEOUT,
@@ -229,7 +232,7 @@ def sessions_of(
 
 def requests_of(base: Base) -> Requests:
     """Requests to workers."""
-    return Requests(base.redis, base.settings.redis_prefix)
+    return Requests(redis_of(base.settings, "requests", WAITING_CONNECTIONS), base.settings.redis_prefix)
 
 
 def byre_of(base: Base, log: Log, hub: Hub, sessions: Sessions) -> ByreServices:

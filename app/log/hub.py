@@ -21,6 +21,7 @@ from app.core.errors import Unavailable
 from app.log import events
 from app.log.follower import Follower
 from app.log.log import Log
+from app.log.pace import Pace
 from app.log.subscription import Subscription
 from app.store.keys import LogName
 
@@ -51,6 +52,10 @@ class Chunk:
         name = self.log.session or self.log.tenant
         return b"".join(events.frame(name, Position(self.gen, o), raw) for o, raw in enumerate(self.lines, self.first))
 
+    def with_lines(self, more: list[bytes]) -> Chunk:
+        """This chunk and what follows it."""
+        return Chunk(self.log, self.gen, self.first, [*self.lines, *more])
+
     def since(self, offset: int) -> Chunk:
         """The part from `offset` on."""
         return self if offset == self.first else Chunk(self.log, self.gen, offset, self.lines[offset - self.first :])
@@ -73,6 +78,7 @@ class Hub:
         self._channel = channel
         self._subscription = subscription
         self._feeds: dict[str, tuple[LogName, Feed]] = {}
+        self._pace = Pace()
         self._extra: dict[str, Callable[[bytes], None]] = {}
         self._heard: dict[str, list[Callable[[bytes], None]]] = {}
         self._lock = threading.Lock()
@@ -163,6 +169,7 @@ class Hub:
     def close(self) -> None:
         """Ends the connection and wakes every follower, whose reads then end."""
         self._subscription.close()
+        self._pace.close()
         for follower in self._all():
             follower.end()
 
@@ -194,8 +201,7 @@ class Hub:
             return
         if feed.watchers and _INPUT.search(rest):
             self._tell(feed)
-        for follower in tuple(feed.followers):
-            follower.push(chunk)
+        self._pace.push(feed, chunk)
 
     def _on_connected(self) -> None:
         self._compare_heads()
