@@ -1,0 +1,195 @@
+"""A worktree's private index: what "as if everything were staged" means, kept warm.
+
+It is a copy of the worktree's index, made once, to which every later look adds what has changed. Its stat cache then knows all files that
+are still the same, so a look costs one walk over the worktree. `git add` isn't used: it would start git in nested repositories, with their
+configuration, and stop at the first file that can't be read. One `git status` finds what is changed, new, ignored or nested, and
+`git update-index` takes it in.
+
+Rules: the worktree's own index is only read. Before anything is stored, what is new is measured: over the limits it is refused, with the
+folder named. What can't be stored (nested repositories without a commit, files without permission) is left out and listed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from app.core.errors import TooLarge
+from app.git import paths
+from app.git.errors import GitFailed, GitTooMuch
+from app.git.repo import Worktree
+from app.git.run import write_once
+
+MAX_NEW_BYTES = 2**30
+MAX_NEW_FILES = 100_000
+LISTED = 1000  # Ignored and nested paths that are named; beyond that they are counted.
+_LEFT_OUT = 20  # Files that can't be stored, before a snapshot is given up.
+# Of `git ls-files --stage -v -z`: entries whose tag is in lower case, and gitlinks.
+_PROMISED = re.compile(rb"(?:\A|(?<=\0))[a-z] [0-7]{6} [0-9a-f]+ [0-3]\t([^\0]+)\0")
+_LINKS = re.compile(rb"(?:\A|(?<=\0))[A-Za-z] 160000 [0-9a-f]+ [0-3]\t([^\0]+)\0")
+_SCAN = (
+    "status",
+    "--porcelain=v2",
+    "-z",
+    "--untracked-files=all",
+    "--no-renames",
+    "--ignore-submodules=dirty",
+    "--no-ahead-behind",
+)
+
+
+@dataclass
+class Found:
+    """What a walk over the worktree found, against the private index. Paths are bytes from the top."""
+
+    changed: list[bytes] = field(default_factory=list)
+    new: list[bytes] = field(default_factory=list)
+    repositories: list[bytes] = field(default_factory=list)  # new ones
+    nested: list[bytes] = field(default_factory=list)  # all of them, with submodules
+    ignored: list[bytes] = field(default_factory=list)
+    ignored_count: int = 0
+    left: list[bytes] = field(default_factory=list)
+
+
+class PrivateIndex:
+    """The private index of one worktree. Its caller holds the worktree's lock."""
+
+    def __init__(self, worktree: Worktree) -> None:
+        self._worktree = worktree
+        self.path = worktree.private / "index"
+        self._links = worktree.private / "links"  # Paths that were seen as nested repositories, ended by NUL.
+
+    def seed(self) -> None:
+        """Makes it from the worktree's own index, or from HEAD where there is none."""
+        own = self._worktree.git_dir / "index"
+        fresh = self.path.with_name("index.new")
+        fresh.unlink(missing_ok=True)
+        head = self._worktree.head().commit
+        if own.is_file():
+            # With its time: git compares a file's time with the index's to find changes within one tick of the clock.
+            shutil.copy2(own, fresh)
+            self._prepare(fresh)
+        elif head:
+            self._worktree.run("read-tree", head, index=fresh)
+        if fresh.exists():
+            fresh.rename(self.path)
+        if head:
+            self.compare_with(head)
+
+    def compare_with(self, commit: str) -> None:
+        """Says which commit the index is closest to: `git status` compares it with HEAD of the view, and that should cost nothing."""
+        write_once(self._worktree.view.git_dir / "HEAD", commit + "\n")
+
+    def look(self, *, ignored: bool = True) -> Found:
+        """Walks over the worktree. With `ignored`, ignored paths are listed too. Raises TooLarge, GitError."""
+        if not self.path.exists() or self._is_sparse():
+            self.seed()
+        options = ["--ignored=matching"] if ignored else []
+        try:
+            done = self._worktree.run(*_SCAN, *options, index=self.path, environment={"GIT_OPTIONAL_LOCKS": "1"})
+        except GitTooMuch as error:
+            raise _too_large([path for kind, path in _entries(error.begun) if kind == b"?"], 0, self._worktree.path) from None
+        return self._sort(done.out)
+
+    def take(self, found: Found) -> None:
+        """Puts what was found into the index. What can't be put there goes to `found.left`."""
+        todo = [[*found.changed, *found.new, *found.repositories]]
+        while todo:
+            batch = todo.pop()
+            try:
+                self._update(batch)
+            except GitFailed:
+                # Which path it was, git says in words only: halves find it.
+                if len(batch) > 1:
+                    todo += [batch[len(batch) // 2 :], batch[: len(batch) // 2]]
+                elif len(found.left) == _LEFT_OUT:
+                    raise
+                elif batch[0] not in found.repositories:
+                    found.left.append(batch[0])
+
+    def tree(self) -> str:
+        """The index as a tree."""
+        return self._worktree.run("write-tree", index=self.path).text
+
+    def _update(self, batch: list[bytes]) -> None:
+        if batch:
+            self._worktree.run(
+                "update-index", "--add", "--remove", "--replace", "-z", "--stdin",
+                index=self.path, input=b"\0".join(batch) + b"\0", seconds=300,
+                settings=("core.bigFileThreshold=32m",),  # Larger files are stored in a stream, not in memory.
+            )  # fmt: skip
+
+    def _sort(self, answer: bytes) -> Found:
+        found, size = Found(), 0
+        for kind, path in _entries(answer):
+            if kind == b"!":
+                found.ignored_count += 1
+                if len(found.ignored) < LISTED:
+                    found.ignored.append(path)
+            elif kind == b"?" and path.endswith(b"/"):
+                found.repositories.append(path[:-1])
+            else:
+                (found.new if kind == b"?" else found.changed).append(path)
+                size += _size(self._worktree.path, path)
+        if size > MAX_NEW_BYTES or len(found.new) > MAX_NEW_FILES:
+            raise _too_large([*found.changed, *found.new], size, self._worktree.path)
+        found.nested = self._note_links([*found.repositories, *(path for kind, path in _entries(answer) if kind == b"s")])
+        return found
+
+    def _prepare(self, index: Path) -> None:
+        """Takes back "assume unchanged" (a change of such a file would not be seen, and its work be lost); notes the submodules."""
+        listed = self._worktree.run("ls-files", "--stage", "-v", "-z", index=index).out
+        promised = _PROMISED.findall(listed)
+        if promised:
+            data = b"\0".join(promised) + b"\0"
+            self._worktree.run("update-index", "--no-assume-unchanged", "-z", "--stdin", index=index, input=data)
+        self._note_links(_LINKS.findall(listed))
+
+    def _note_links(self, links: Iterable[bytes]) -> list[bytes]:
+        """Adds to the paths that were seen as nested repositories; gives those that are one now."""
+        known = self._links.read_bytes().split(b"\0")[:-1] if self._links.exists() else []
+        added = [link for link in dict.fromkeys(links) if link not in known]
+        if added:
+            self._links.write_bytes(b"".join(link + b"\0" for link in [*known, *added]))
+        top = os.fsencode(self._worktree.path)
+        return [link for link in [*known, *added] if os.path.lexists(b"/".join([top, link, b".git"]))]
+
+    def _is_sparse(self) -> bool:
+        """In a sparse worktree the patterns may have changed: the own index knows which files should be there."""
+        return (self._worktree.git_dir / "info" / "sparse-checkout").exists()
+
+
+def _entries(answer: bytes) -> Iterable[tuple[bytes, bytes]]:
+    """Kind and path of what `git status --porcelain=v2 -z` says differs from the index; b"c" for changed entries, b"s" for submodules."""
+    for entry in answer.split(b"\0"):
+        kind = entry[:1]
+        if kind in (b"?", b"!"):
+            yield kind, entry[2:]
+        elif kind == b"1" and entry[3:4] != b".":
+            fields = entry.split(b" ", 8)
+            yield b"s" if fields[2].startswith(b"S") else b"c", fields[8]
+        elif kind == b"u":
+            yield b"c", entry.split(b" ", 10)[10]
+
+
+def _size(top: Path, path: bytes) -> int:
+    with contextlib.suppress(OSError):
+        found = os.lstat(os.path.join(os.fsencode(top), path))  # noqa: PTH118 - paths are bytes
+        return found.st_size if stat.S_ISREG(found.st_mode) else 0
+    return 0
+
+
+def _too_large(new: list[bytes], size: int, top: Path) -> TooLarge:
+    folders: Counter[bytes] = Counter()
+    for path in new:
+        folders[path.split(b"/")[0]] += (_size(top, path) + 4096) if size else 1
+    worst = paths.show(folders.most_common(1)[0][0]) if folders else "?"
+    amount = f"{size >> 20} MiB" if size > MAX_NEW_BYTES else f"more than {min(len(new), MAX_NEW_FILES)} files"
+    return TooLarge(f"the worktree holds {amount} of new work, most of it in {worst}: remove it or add it to .gitignore")
