@@ -116,6 +116,9 @@ class Sweep:
     def _recover_session(self, name: LogName, found: list[str]) -> None:
         try:
             state = self._writer.log.view(name).state
+            # what Redis says was consumed is still needed until a segment says so, too
+            if not self._writer.log.archive(name):
+                return
         except Unavailable:
             raise
         except ByreError as error:
@@ -150,7 +153,8 @@ class Sweep:
             return self._ending(name, view, holder, too_many, consumed)
 
         try:
-            self._writer.commit(name, decide, holder=holder)
+            if self._writer.commit(name, decide, holder=holder) is None:
+                log.archive(name)  # the one before us may have settled it, and died before that was in a segment
         except Fenced:
             return
         logger.info("session taken over", session=name.session, status=claimed.status, attempts=head.attempts)
