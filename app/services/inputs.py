@@ -119,9 +119,16 @@ class Inputs:
             raise Conflict("this key came with another body before")
         position = Position(done.place.gen, done.place.offset)
         raw = self._writer.log.at(name, position)
-        if waiting(self._writer.log.state(name), done.place.id):
+        if self._needed(name, done.place):
             self._put_pending(name, done.place)
         return events.shown(name.session or "", position, raw)
+
+    def _needed(self, name: LogName, place: Place) -> bool:
+        """Whether no segment says yet that a settled turn has consumed it: what only Redis says may be lost with it."""
+        tail = self._writer.log.coord.tail(name.text, -1, 0)
+        if tail is None:
+            return waiting(self._writer.log.state(name), place.id)
+        return place.offset >= tail.arch or waiting(State.from_json(orjson.loads(tail.astate)), place.id)
 
     def _put_pending(self, name: LogName, place: Place) -> None:
         assert name.session
