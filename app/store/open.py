@@ -9,7 +9,6 @@ from app.core.errors import Invalid
 from app.store.contract import Store, check_key
 from app.store.directory import DirectoryStore
 from app.store.offload import Offloaded, hub_runs_here
-from app.store.s3 import S3Store, connect
 
 
 def open_store(
@@ -30,6 +29,8 @@ def open_store(
         prefix = parts.path.strip("/")
         if not parts.netloc or parts.query or parts.fragment or (prefix and not _is_key(prefix)):
             raise Invalid("the object store must be s3://BUCKET or s3://BUCKET/PREFIX", "BYRE_OBJECT_STORE")
+        from app.store.s3 import S3Store, connect  # its SDK takes longer to load than all the rest: only where it is used
+
         client = connect(endpoint=s3_endpoint, region=region, access_key=access_key, secret_key=secret_key)
         return S3Store(client, parts.netloc, prefix)
     path = unquote(urlsplit(url).path) if url.startswith("file://") else url
