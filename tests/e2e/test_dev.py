@@ -111,8 +111,14 @@ def parent(pid: int) -> int | None:
     return None
 
 
-def test_it_stops_in_time_and_leaves_nothing() -> None:
+def test_it_stops_in_time_with_a_turn_running_and_leaves_nothing() -> None:
     with running() as stack:
+        session = stack.session()
+        stack.say(session, "/orphan 60\n/say here\n/sleep 60")
+        until(
+            "the turn runs",
+            lambda: any(event["type"] in ("assistant.message", "tool.result") for event in stack.events(session)),
+        )
         began = time.monotonic()
         assert stack.stop() == 0
         assert time.monotonic() - began < 10
