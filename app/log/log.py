@@ -324,11 +324,16 @@ class Log:
 
     def at(self, log: LogName, position: Position) -> bytes:
         """The wire line at a place. Raises Missing if there is none."""
-        before = chains.at(self.head(log).chain, position.offset - 1)
-        page = self.read(log, before, 1)
-        if not page.entries or page.entries[0].position != position:
-            raise Missing("no such event")
-        return page.entries[0].raw
+        for fresh in (False, True):
+            # the head that is remembered may not know of the generation that holds the event before it
+            head = self._fresh(log) if fresh else self.head(log)
+            try:
+                page = self.read(log, chains.at(head.chain, position.offset - 1), 1)
+            except CursorUnavailable:
+                continue
+            if page.entries and page.entries[0].position == position:
+                return page.entries[0].raw
+        raise Missing("no such event")
 
     def _read_archive(self, log: LogName, after: Position, limit: int, reachable: bool) -> Page:
         head = self._fresh(log)

@@ -93,7 +93,7 @@ class Restoring:
     def _dropped(self, name: LogName, since: int) -> list[str]:
         """Ids of the turns after the last checkpoint: the agent doesn't know of them any more."""
         taken: dict[str, None] = {}
-        after = chains.at(self._log.head(name).chain, since - 1)
+        after = self._log.position(name, since - 1)
         while True:
             page = self._log.read(name, after, PAGE)
             for entry in page.entries:
