@@ -51,6 +51,8 @@ def _parser() -> argparse.ArgumentParser:
 
     _token_commands(commands.add_parser("token", help="make, list and revoke tokens", epilog=EPILOG))
 
+    _key_commands(commands.add_parser("key", help="set, list and delete keys of model vendors", epilog=EPILOG))
+
     tail = commands.add_parser(
         "tail", help="follow a session", epilog="BYRE_URL and BYRE_TOKEN say where; else the running `byre dev`."
     )
@@ -80,6 +82,17 @@ def _token_commands(token: argparse.ArgumentParser) -> None:
     revoke.add_argument("id", help="its id, as list shows it")
     revoke.add_argument("--tenant", help="refuse if it belongs to another")
     revoke.set_defaults(run=_token, action="revoke")
+
+
+def _key_commands(key: argparse.ArgumentParser) -> None:
+    actions = key.add_subparsers(metavar="ACTION", required=True)
+    for action, text in (("set", "keep a key, read from standard input"), ("list", "list keys"), ("delete", "forget a key")):
+        parser = actions.add_parser(action, help=text)
+        parser.add_argument("--tenant", required=True, help="tenant it belongs to")
+        if action != "list":
+            parser.add_argument("--vendor", required=True, help="harness whose agents get it, such as claude")
+            parser.add_argument("--variable", metavar="NAME", help="variable it is given in (claude: ANTHROPIC_API_KEY)")
+        parser.set_defaults(run=_key, action=action)
 
 
 def _dev(arguments: argparse.Namespace) -> int:
@@ -115,6 +128,12 @@ def _token(arguments: argparse.Namespace) -> int:
     from app import cli_token
 
     return cli_token.run(settings.load(), arguments)
+
+
+def _key(arguments: argparse.Namespace) -> int:
+    from app import cli_key
+
+    return cli_key.run(settings.load(), arguments)
 
 
 def _tail(arguments: argparse.Namespace) -> int:

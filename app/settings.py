@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 def _setting(parser: Callable[[str], Any], default: str, meaning: str, *, secret: bool = False, derived: str = "") -> Any:
     """A field. `default` is text as in the environment; `derived` says in words what stands in for an empty one."""
-    lists = (parse.names, parse.words, parse.directories, parse.commands)
+    lists = (parse.names, parse.words, parse.directories, parse.commands, parse.variables)
     metadata = {"parse": parser, "default": default, "meaning": meaning, "secret": secret, "derived": derived}
 
     def value() -> Any:
@@ -94,12 +94,51 @@ class Settings:
         parse.names, "", "harnesses that sessions may ask for, separated by commas", derived="BYRE_VENDOR and BYRE_ACP_AGENTS"
     )
     claude_command: tuple[str, ...] = _setting(parse.command, "claude", "command line of the Claude Code CLI")
+    claude_permission_mode: str = _setting(
+        parse.word("acceptEdits", "auto", "bypassPermissions", "dontAsk", "plan"),
+        "bypassPermissions",
+        "what Claude Code may do without asking; where it would ask it is refused",
+    )
+    claude_tools: tuple[str, ...] = _setting(
+        parse.words, "default", "Claude Code's own tools that agents have, separated by commas; default or none"
+    )
+    claude_setting_sources: tuple[str, ...] = _setting(
+        parse.words, "user", "settings files Claude Code reads: user, project, local; project runs hooks of the repository"
+    )
+    claude_env: Mapping[str, str] = _setting(
+        parse.variables,
+        "",
+        "further variables of Claude Code's environment: NAME=VALUE, separated by semicolons",
+        secret=True,
+        derived="none",
+    )
+    anthropic_api_key: str = _setting(
+        parse.text, "", "key of Claude Code where a tenant has none (`byre key set`)", secret=True, derived="none"
+    )
     acp_agents: Mapping[str, tuple[str, ...]] = _setting(
         parse.commands, "", "further agents that speak ACP: NAME=COMMAND, separated by semicolons", derived="none"
+    )
+    acp_permission: str = _setting(
+        parse.choice("allow", "deny"), "allow", "what an ACP agent is answered when it asks for a permission: allow or deny"
+    )
+    acp_env: Mapping[str, str] = _setting(
+        parse.variables,
+        "",
+        "further variables of ACP agents' environment: NAME=VALUE, separated by semicolons",
+        secret=True,
+        derived="none",
     )
     catalog: str = _setting(parse.file_address, "", "file or s3:// object that lists tool providers", derived="no providers")
     sandbox: str = _setting(parse.choice("none", "bwrap"), "none", "isolation of harness processes: none or bwrap")
     turn_seconds: float = _setting(parse.seconds(1, 604_800), "3600", "a turn that takes longer is ended")
+    turn_tokens: int = _setting(
+        parse.whole(0, 10**12), "0", "a turn that uses more tokens is ended, where the agent reports them; 0: no limit"
+    )
+    turn_cost_usd: float = _setting(
+        parse.amount(0, 1_000_000),
+        "0",
+        "a turn that costs more US dollars is ended, where the agent reports costs; 0: no limit",
+    )
     stuck_after_seconds: float = _setting(
         parse.seconds(1, 604_800), "300", "a running turn without output this long shows as stuck"
     )
@@ -142,11 +181,14 @@ class Settings:
 
     given: frozenset[str] = frozenset()
     notify_socket: str = ""
+    search_path: str = "/usr/local/bin:/usr/bin:/bin"
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Settings:
         """Parses the `BYRE_*` variables of `env`. Raises `SettingsError` for a bad one; `unknown` finds strange ones."""
         values: dict[str, Any] = {"given": set(), "notify_socket": env.get("NOTIFY_SOCKET", "")}
+        if env.get("PATH"):
+            values["search_path"] = env["PATH"]
         for field in _fields():
             variable = PREFIX + field.name.upper()
             raw = env.get(variable, "").strip()

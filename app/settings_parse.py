@@ -17,7 +17,9 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 _PREFIX = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")
 _SIZE = re.compile(r"^([0-9]+)\s*(KiB|MiB|GiB)?\Z")
 _UNITS = {None: 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 MINIMUM_SECRET = 16
+PREFIX_OF_OURS = "BYRE_"
 
 
 def text(value: str) -> str:
@@ -79,6 +81,46 @@ def choice(*allowed: str) -> Callable[[str], str]:
         return value.lower()
 
     return parse
+
+
+def word(*allowed: str) -> Callable[[str], str]:
+    """One of these words, in any case; the value is spelt as here."""
+    spelt = {one.lower(): one for one in allowed}
+
+    def parse(value: str) -> str:
+        if value.lower() not in spelt:
+            raise ValueError(f"must be one of {', '.join(allowed)}, not {value!r}")
+        return spelt[value.lower()]
+
+    return parse
+
+
+def amount(low: float, high: float) -> Callable[[str], float]:
+    """A number within the bounds, both included."""
+
+    def parse(value: str) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            raise ValueError(f"must be a number, not {value!r}") from None
+        if not low <= number <= high:  # also refuses nan
+            raise ValueError(f"must be from {low:g} to {high:g}, not {value}")
+        return number
+
+    return parse
+
+
+def variables(value: str) -> Mapping[str, str]:
+    """`NAME=VALUE` pairs separated by semicolons: variables of an agent's environment. What is wrong isn't repeated."""
+    found: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in value.split(";"))):
+        key, equals, text = part.partition("=")
+        if not equals or not _VARIABLE.match(key.strip()):
+            raise ValueError("must be NAME=VALUE pairs separated by semicolons")
+        if key.strip().startswith(PREFIX_OF_OURS):
+            raise ValueError(f"must not hold variables of Byre ({PREFIX_OF_OURS}...)")
+        found[key.strip()] = text.strip()
+    return MappingProxyType(found)
 
 
 def name(value: str) -> str:

@@ -31,6 +31,7 @@ from app.services.catalog import Catalog
 from app.services.descriptors import Resolver
 from app.services.entities import Entities
 from app.services.executors import Executors
+from app.services.model_keys import ModelKeys
 from app.services.projects import Projects
 from app.services.sessions import Sessions
 from app.services.starts import Starts
@@ -60,7 +61,7 @@ REDIS_CONNECTIONS = 32
 connection about 40 KiB: a burst of callers would open as many as there may be."""
 WAITING_CONNECTIONS = 64
 """Connections on which a process waits for answers of workers: requests beyond that many wait for a free one."""
-STEERING = ("script",)
+STEERING = ("script", "claude")
 """Harnesses that take a message into the turn that runs."""
 START_PATIENCE = 8.0
 """Seconds that a process waits for Redis at its start, so that both may be started at once."""
@@ -212,6 +213,13 @@ def routing_of(base: Base) -> ExecutorRouting:
 def credentials_of(settings: Settings) -> Cipher:
     """What encrypts the credentials of bindings."""
     return Cipher(settings.secret_key, purpose="credentials")
+
+
+def model_keys_of(settings: Settings, store: Store) -> ModelKeys:
+    """Keys of model vendors: of the deployment, and of the tenants. Raises SettingsError."""
+    settings.require("secret_key")
+    claude = {"ANTHROPIC_API_KEY": settings.anthropic_api_key} if settings.anthropic_api_key else {}
+    return ModelKeys(store, Cipher(settings.secret_key, purpose="model-keys"), {"claude": claude})
 
 
 def sessions_of(

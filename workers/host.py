@@ -15,6 +15,7 @@ from pathlib import Path
 
 import structlog
 
+from app.core.redact import Redactor
 from workers.bridge.server import BridgeServer, Caller
 from workers.harness.base import Adapter, Output, Place, ProtocolError, Send
 from workers.harness.lines import Item, LineReader, Lost
@@ -27,14 +28,38 @@ STDERR_KEPT = 4096
 logger = structlog.get_logger(__name__)
 
 
+def native_files(adapter: Adapter, place: Place) -> list[Path]:
+    """The files that are a harness's native state, as far as they exist; of a directory all that are in it.
+
+    Links aren't followed, for the agent could have made them: what it can't read itself must not get into its checkpoint.
+    """
+    found: list[Path] = []
+    for path in adapter.native_paths(place):
+        if path.resolve() != place.home.resolve() / path.relative_to(place.home):
+            continue
+        if path.is_dir():
+            found += sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+        elif path.is_file():
+            found.append(path)
+    return found
+
+
 class Host:
     """A running harness of one session. Made by `start`; one owner, who calls `stop`."""
 
     def __init__(
-        self, child: Child, adapter: Adapter, place: Place, mailbox: Mailbox, errors: ProtocolErrors, bridge: BridgeServer
+        self,
+        child: Child,
+        adapter: Adapter,
+        place: Place,
+        mailbox: Mailbox,
+        errors: ProtocolErrors,
+        bridge: BridgeServer,
+        redactor: Redactor,
     ) -> None:
         self.child, self.adapter, self.place, self._bridge = child, adapter, place, bridge
         self._mailbox, self._errors, self._source = mailbox, errors, mailbox.fresh()
+        self._redactor = redactor
         self._stderr: deque[bytes] = deque(maxlen=16)
         self.heard = time.monotonic()  # when it last said something that made sense
         self._readers = [
@@ -58,24 +83,27 @@ class Host:
         mailbox: Mailbox,
         errors: ProtocolErrors,
         caller: Caller,
+        redactor: Redactor,
     ) -> Host:
         """Starts the harness with a bridge to `caller`; it is killed when the monotonic clock passes `deadline`.
 
+        What is kept of its stderr and of its bad lines is masked with `redactor`. Without native state it is a fresh start.
         Raises SpawnFailed, GuardianLost, OSError.
         """
+        fresh = place.fresh or not native_files(adapter, place)
         bridge = BridgeServer(caller)
-        place = dataclasses.replace(place, bridge_socket=bridge.path)
+        place = dataclasses.replace(place, bridge_socket=bridge.path, fresh=fresh)
         try:
             child = guardian.spawn(adapter.command(place), env=adapter.environment(place), cwd=place.cwd, deadline=deadline)
         except BaseException:
             bridge.close()
             raise
-        return cls(child, adapter, place, mailbox, errors, bridge)
+        return cls(child, adapter, place, mailbox, errors, bridge, redactor)
 
     @property
     def stderr(self) -> str:
         """The end of what it wrote to stderr."""
-        return b"\n".join(self._stderr).decode(errors="replace")[-STDERR_KEPT:]
+        return self._redactor.text(b"\n".join(self._stderr).decode(errors="replace"))[-STDERR_KEPT:]
 
     def stop(self) -> None:
         """Kills the whole tree and ends the readers. Raises StillAlive or GuardianLost if its death can't be proven."""
@@ -95,7 +123,7 @@ class Host:
 
     def native_files(self) -> list[Path]:
         """The files that are its native state, as far as they exist."""
-        return [path for path in self.adapter.native_paths(self.place) if path.is_file()]
+        return native_files(self.adapter, self.place)
 
     def _read_output(self) -> None:
         reader = self._readers[0]
@@ -108,12 +136,17 @@ class Host:
                         outputs += self._decode(line)
                         size += len(line) if isinstance(line, bytes) else 0
                     except ProtocolError as error:
-                        self._errors.add(self.adapter.name, self.place.session_id, error)
+                        self._errors.add(self.adapter.name, self.place.session_id, self._masked(error))
                 outputs = self._answered(outputs)
                 if outputs:
                     self.heard = time.monotonic()
                     self._mailbox.put(outputs, self._source, size)
         self._mailbox.ended(self._source)
+
+    def _masked(self, error: ProtocolError) -> ProtocolError:
+        raw = error.raw.decode(errors="surrogateescape")
+        shown = self._redactor.text(raw[: len(raw) - self._redactor.held(raw)])
+        return ProtocolError(self._redactor.text(error.reason), shown.encode(errors="surrogateescape"))
 
     def _decode(self, line: Item) -> list[Output]:
         if isinstance(line, ProtocolError):

@@ -33,7 +33,7 @@ class Pump:
     """Writes one session's turn output. Used by its runner's thread only."""
 
     def __init__(self, writer: Writer, name: LogName, lease: Lease, pool: ThreadPoolExecutor, redactor: Redactor) -> None:
-        self._writer, self._name, self._lease, self._pool, self._redact = writer, name, lease, pool, redactor
+        self._writer, self._name, self._lease, self._pool, self.redact = writer, name, lease, pool, redactor
         self._turn, self._input = "", ""
         self._behind = 0
         self._since = 0.0
@@ -63,7 +63,7 @@ class Pump:
                 continue
             if isinstance(output, Message):
                 # a client that shows deltas has the whole text before the message replaces it
-                self.flush_delta()
+                self.flush_delta(whole=True)
             batch.append((made.id, made.line()))
             size += len(batch[-1][1])
             if size > BATCH_BYTES:
@@ -112,14 +112,16 @@ class Pump:
                 self.flush_delta()
         return due
 
-    def flush_delta(self) -> None:
-        """Publishes the gathered delta text, if there is any. Raises Fenced."""
+    def flush_delta(self, *, whole: bool = False) -> None:
+        """Publishes the gathered delta text, but for an end that may be the beginning of a secret unless `whole`. Raises Fenced."""
         text = "".join(self._delta)
-        self._delta.clear()
+        held = 0 if whole else self.redact.held(text)
+        self._delta[:] = [text[len(text) - held :]] if held else []
+        text = text[: len(text) - held]
+        self._delta_at = time.monotonic()
         if not text:
             return
-        self._delta_at = time.monotonic()
-        data = {"turn": self._turn, "text": self._redact.text(text)}
+        data = {"turn": self._turn, "text": self.redact.text(text)}
         raw = self._writer.draft("assistant.delta", data, self._input).line()
         try:
             answer = self._writer.log.coord.delta(self._name.text, self._lease.holder, raw)
@@ -130,7 +132,7 @@ class Pump:
 
     def finish(self) -> None:
         """Waits for an archive that is under way, and sends what is left of the deltas. Raises Fenced."""
-        self.flush_delta()
+        self.flush_delta(whole=True)
         if self._archiving:
             self._settle(self._archiving)
 
@@ -167,4 +169,4 @@ class Pump:
                 self.open_calls.pop(id, None)
             case _:
                 return None
-        return self._writer.draft(kind, {"turn": self._turn, **self._redact.value(data)}, self._input)
+        return self._writer.draft(kind, {"turn": self._turn, **self.redact.value(data)}, self._input)

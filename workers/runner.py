@@ -6,6 +6,7 @@ session; when it ends, for whatever reason, the harness is dead and either the l
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from app.log import heads
 from app.log.heads import LogHead
 from app.log.hub import Hub
 from app.services.closing import raise_epoch
+from app.services.model_keys import ModelKeys, secret_values
 from app.services.restoring import publish
 from app.services.writer import Writer
 from app.store.keys import LogName
@@ -59,6 +61,7 @@ class Tools(NamedTuple):
     warm_seconds: float
     errors: ProtocolErrors
     kit: ToolKit
+    model_keys: ModelKeys
 
 
 class Runner:
@@ -127,6 +130,7 @@ class Runner:
 
     def _turns(self, head: LogHead, lease: Lease) -> None:
         log = self._t.writer.log
+        self._mask = Redactor()
         self._tools = SessionTools(
             self._t.kit, self.name, head, self._mailbox, lambda: heads.load(log.store, self.name, log.pace)
         )
@@ -139,7 +143,7 @@ class Runner:
             self._t.workspaces,
             self._t.pool,
             self._t.limits,
-            Redactor(),
+            self._mask,
             self._tools,
         )
         attempts = head.attempts
@@ -185,6 +189,7 @@ class Runner:
         if failure or self._host is None:
             outcome = turns.fail(turn, *(failure or ("harness_not_started", "")))
         else:
+            turns.mask(self._mask)
             outcome = turns.play(self._host, turn)
         if not outcome.keep:
             self._drop_host()
@@ -194,7 +199,19 @@ class Runner:
         make = self._t.adapters.get(head.vendor)
         if make is None:
             raise OSError(f"this worker has no harness {head.vendor!r}")
-        host = Host.start(self._t.guardian, make(), place, lease.deadline, self._mailbox, self._t.errors, self._tools)
+        config = head.doc["config"]
+        variables = self._t.model_keys.variables(self.name.tenant, head.vendor)
+        self._mask = Redactor([*variables.values(), *secret_values(make().environment(place)), *self._tools.secrets()])
+        place = dataclasses.replace(
+            place,
+            model=config["model"],
+            instructions=config.get("instructions", ""),
+            reasoning_effort=config.get("reasoning_effort", ""),
+            variables=variables,
+        )
+        host = Host.start(
+            self._t.guardian, make(), place, lease.deadline, self._mailbox, self._t.errors, self._tools, self._mask
+        )
         lease.extended = host.child.set_deadline
         return host
 

@@ -25,12 +25,13 @@ from app.services.inputs import drop_pending
 from app.services.writer import Draft, Writer
 from app.store.keys import LogName
 from workers.bridge.outputs import BridgeCall
-from workers.harness.base import ENDS, Done, Failed, Input, Interrupted, RateLimited, Steered, Turn
+from workers.harness.base import ENDS, Done, Failed, Input, Interrupted, RateLimited, Steered, Turn, Used
 from workers.host import Host
 from workers.lease import Lease
 from workers.mailbox import Anything, Mailbox
 from workers.process import Deaf
 from workers.pump import Pump
+from workers.stuck import Stuck
 from workers.tools import SessionTools
 from workers.workspace import ScratchTooLarge, Workspaces
 
@@ -42,9 +43,24 @@ logger = structlog.get_logger(__name__)
 
 
 class Limits(NamedTuple):
-    """`turn_seconds`: longest turn."""
+    """`turn_seconds`: longest turn; most `tokens` and `cost_usd` of one, where the harness reports them (0: no limit).
+
+    `stuck_seconds`: a turn that is silent for longer is shown as stuck.
+    """
 
     turn_seconds: float
+    tokens: int = 0
+    cost_usd: float = 0.0
+    stuck_seconds: float = 300.0
+
+    def passed(self, used: Used) -> str | None:
+        """Which limit a turn that used this much has passed, for a person; None if none."""
+        tokens = sum(n for name, n in used.usage.items() if name.endswith("_tokens"))
+        if self.tokens and tokens > self.tokens:
+            return f"the turn used {tokens} tokens; BYRE_TURN_TOKENS allows {self.tokens}"
+        if self.cost_usd and (used.cost_usd or 0.0) > self.cost_usd:
+            return f"the turn cost {used.cost_usd:.4f} US dollars; BYRE_TURN_COST_USD allows {self.cost_usd:g}"
+        return None
 
 
 class Outcome(NamedTuple):
@@ -75,6 +91,12 @@ class TurnRunner:
         self._pump = Pump(writer, name, lease, pool, redactor)
         self._tools = tools
         self._seen: set[str] = set()
+        self._used = Used({})
+        self._over: str | None = None
+
+    def mask(self, redactor: Redactor) -> None:
+        """From now on what the harness says is masked with `redactor`."""
+        self._pump.redact = redactor
 
     def begin(self, state: State, gen: int) -> tuple[Turn, Queued]:
         """Consumes the first queued input by a durable `turn.started`. Raises Fenced, Missing."""
@@ -116,6 +138,8 @@ class TurnRunner:
         steered: dict[str, bool] = {}
         cut: tuple[str, float] | None = None
         end: Anything | None = None
+        stuck = Stuck(self._limits.stuck_seconds, self._name.session or "", turn.turn_id)
+        self._used, self._over = Used({}), None
         self._tools.turn = turn.turn_id
         try:
             host.child.send(host.adapter.start_turn(turn))
@@ -124,7 +148,7 @@ class TurnRunner:
                 turn, host, started, Failed("harness_exited", f"{error} {host.stderr}".strip()), steered, keep=False
             )
         while end is None:
-            due = min(self._pump.tick(), (cut[1] if cut else until) - time.monotonic())
+            due = min(self._pump.tick(), (cut[1] if cut else until) - time.monotonic(), stuck.look(max(host.heard, started)))
             outputs, news, ended = self._mailbox.wait(due)
             if self._mailbox.loss:
                 raise Fenced(self._mailbox.loss)
@@ -134,6 +158,9 @@ class TurnRunner:
                     steered[output.input_id] = True
                 elif isinstance(output, BridgeCall):
                     output.written.set()
+                elif isinstance(output, Used):
+                    self._used = output
+                    self._over = self._over or self._limits.passed(output)
             end = next((o for o in outputs if isinstance(o, ENDS)), None)
             if end or ended:
                 break
@@ -143,10 +170,11 @@ class TurnRunner:
             if self._mailbox.stopping and not cut:
                 cut = self._cut(host, "drained")
             now = time.monotonic()
-            if not cut and now >= until:
+            if not cut and (now >= until or self._over):
                 cut = self._cut(host, "limit")
             if cut and now >= cut[1]:
                 break
+        stuck.over()
         return self._settle(turn, host, started, end, steered, reason=cut[0] if cut else None, keep=end is not None)
 
     def fail(self, turn: Turn, code: str, message: str) -> Outcome:
@@ -182,9 +210,7 @@ class TurnRunner:
     def _steer(self, host: Host, turn: Turn, waiting: Queued, steered: dict[str, bool]) -> None:
         assert isinstance(waiting.offset, int)
         data = events.parse(self._writer.log.at(self._name, Position(waiting.gen, waiting.offset)))["data"]
-        message = Input(waiting.id, data["text"])
-        said = host.adapter.steer(message) if data.get("delivery") == "steer" else None
-        if said is None:
+        if data.get("delivery") != "steer" or not host.adapter.steers:
             return
 
         def decide(view: View) -> list[Draft]:
@@ -194,8 +220,9 @@ class TurnRunner:
 
         if self._writer.commit(self._name, decide, holder=self._lease.holder):
             steered[waiting.id] = False
+            said = host.adapter.steer(Input(waiting.id, data["text"]))
             try:
-                host.child.send(said)
+                host.child.send(said or b"")
             except Deaf:
                 logger.info("steering not taken", session=self._name.session, input=waiting.id)
 
@@ -224,6 +251,9 @@ class TurnRunner:
             except OSError as error:
                 end, keep = Failed("workspace_failed", f"the worker's disk failed: {error.strerror}"), False
         self._pump.finish()
+        if not isinstance(end, Done):
+            data |= {"usage": self._used.usage} if self._used.usage else {}
+            data |= {"cost_usd": self._used.cost_usd} if self._used.cost_usd is not None else {}
         returned = [i for i, taken in steered.items() if not taken]
         if returned:
             data["returned"] = returned
@@ -234,7 +264,8 @@ class TurnRunner:
                 if cost is not None:
                     data["cost_usd"] = cost
                 return self._append_end("turn.completed", turn, data, keep)
-            case Done():
+            case Done(usage, cost, _):
+                data |= {"usage": usage, **({"cost_usd": cost} if cost is not None else {})}
                 # it was faster than the interrupt: what it said is whole, but it was told to stop
                 return self._append_end("turn.interrupted", turn, {**data, "reason": reason}, keep=False)
             case RateLimited(seconds, detail) if reason is None:
@@ -249,7 +280,8 @@ class TurnRunner:
                 return self._append_end("turn.failed", turn, {**data, "code": "harness_exited", "message": message}, keep=False)
             case _:
                 # not kept: what the turn has started in the background must end with it
-                return self._append_end("turn.interrupted", turn, {**data, "reason": reason or "harness"}, keep=False)
+                over = {"message": self._over} if self._over and reason == "limit" else {}
+                return self._append_end("turn.interrupted", turn, {**data, **over, "reason": reason or "harness"}, keep=False)
 
     def _save(self, host: Host) -> str:
         view = self._writer.log.view(self._name)
@@ -259,6 +291,7 @@ class TurnRunner:
     def _append_end(self, kind: str, turn: Turn, data: dict[str, Any], keep: bool) -> Outcome:
         """One batch: what is still open of the turn's calls, and its end; durable before this returns."""
         open_calls = list(self._pump.open_calls)
+        data = self._pump.redact.value(data)
 
         def decide(view: View) -> list[Draft]:
             assert view.state.turn and view.state.turn.id == turn.turn_id

@@ -22,10 +22,19 @@ class Redactor:
         forms = {form for s in secrets if len(s) >= SHORTEST for form in (s, json.dumps(s)[1:-1])}
         ordered = sorted(forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, ordered))) if ordered else None
+        self._forms = ordered
 
     def text(self, text: str) -> str:
         """`text` with every secret masked."""
         return self._pattern.sub(MASK, text) if self._pattern else text
+
+    def held(self, text: str) -> int:
+        """How many characters at the end of `text` may be the beginning of a secret, so that text which goes on is masked whole."""
+        for length in range(min(len(text), len(self._forms[0]) - 1) if self._forms else 0, 0, -1):
+            end = text[-length:]
+            if any(form.startswith(end) for form in self._forms if len(form) > length):
+                return length
+        return 0
 
     def value(self, value: Any) -> Any:
         """A JSON value with every secret masked, in keys too."""

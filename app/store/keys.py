@@ -319,6 +319,11 @@ def executor(tenant: str, executor_id: str) -> str:
     return f"{_tenant_base(tenant)}/executors/{_name(executor_id)}.json"
 
 
+def model_keys(tenant: str) -> str:
+    """A tenant's keys of model vendors, encrypted."""
+    return f"{_tenant_base(tenant)}/model-keys.json"
+
+
 def blob(tenant: str, blob_id: str) -> str:
     """The bytes of an upload or of a large tool output."""
     return f"{_tenant_base(tenant)}/blobs/{_name(blob_id)}"

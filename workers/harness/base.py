@@ -197,7 +197,8 @@ ENDS = (Done, Failed, Interrupted, RateLimited)
 
 
 class Adapter(Protocol):
-    """The translation for one kind of harness. `name` is what `POST /sessions` calls it; `line_limit` bytes are the longest line.
+    """The translation for one kind of harness. `name` is what `POST /sessions` calls it; `line_limit` bytes are the longest line;
+    `steers` says whether it can bring a message into a running turn.
 
     Methods that answer None: the harness can't do that while it runs; the worker uses the means it has (a queue, a kill, a
     restart from native state). `decode` is called from one thread; the others from one thread too, which may be a different
@@ -206,6 +207,7 @@ class Adapter(Protocol):
 
     name: str
     line_limit: int
+    steers: bool
 
     def command(self, place: Place) -> list[str]:
         """The command line, for a fresh start or, if not `place.fresh`, to go on from the native state."""

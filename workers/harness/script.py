@@ -41,6 +41,7 @@ class ScriptAdapter:
 
     name = "script"
     line_limit = LIMIT
+    steers = True
 
     def __init__(self, search_path: str = "/usr/local/bin:/usr/bin:/bin") -> None:
         self._search_path = search_path
