@@ -19,6 +19,7 @@ from app.coord.coord import Caps
 from app.services.writer import Clock, Writer
 from app.settings import Settings
 from app.store.cipher import Cipher
+from workers.byre import ByreHalf
 from workers.executor_calls import ExecutorCalls
 from workers.harness import registry
 from workers.lease import Renewer
@@ -26,6 +27,7 @@ from workers.lives import kill_leftovers
 from workers.pool import Pool
 from workers.process import Guardian
 from workers.protocol_errors import ProtocolErrors
+from workers.request_server import RequestServer
 from workers.runner import Tools
 from workers.sweep import Sweep
 from workers.tools import ToolKit
@@ -72,6 +74,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
     renewer = Renewer(coord, worker, settings.lease_seconds, failed("renew"))
     pool_threads = ThreadPoolExecutor(max(4, settings.worker_slots), thread_name_prefix="archive")
     writer = Writer(log, Clock())
+    byre = ByreHalf(base, log)
     adapters = registry.offered(settings)
     tools = Tools(
         worker=worker,
@@ -97,7 +100,9 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
             public_url=settings.public_url,
             seconds=TOOL_SECONDS,
         ),
+        task_session=byre.session,
     )
+    served = RequestServer(byre.requests, byre.host, byre.work.handlers(), failed("requests"))
     pool = Pool(tools, list(adapters), settings.worker_slots, failed("claim"))
     sweep = Sweep(
         writer,
@@ -111,6 +116,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
     hub.listen(coord.wake_channel, lambda _: pool.wake())
     renewer.start()
     sweep.start()
+    served.start()
     pool.start()
     logger.info("worker runs", worker=worker, slots=settings.worker_slots, harnesses=list(adapters))
     ready()
@@ -119,6 +125,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
         logger.error("a part of the worker died; stopping", part=dead[0])
     logger.info("worker drains", sessions=pool.running())
     whole = pool.drain(settings.drain_seconds if not dead else 0, CUT_SECONDS)
+    served.close()
     sweep.close()
     renewer.close()
     guardian.close()

@@ -34,10 +34,13 @@ from workers.lives import StillAlive
 from workers.mailbox import Mailbox
 from workers.process import Guardian, GuardianLost, SpawnFailed
 from workers.protocol_errors import ProtocolErrors
+from workers.task_session import TaskSession
 from workers.tools import SessionTools, ToolKit
 from workers.turn import Limits, TurnRunner
 from workers.workspace import Workspaces
 
+GROUP_SECONDS = 0.1
+"""How long a session waits before it asks again for a worktree that another one of its task is in."""
 SLOT_SECONDS = 0.25
 """How often a warm session asks again for a slot under the caps."""
 
@@ -61,6 +64,7 @@ class Tools(NamedTuple):
     warm_seconds: float
     errors: ProtocolErrors
     kit: ToolKit
+    task_session: Callable[[LogName, LogHead], TaskSession]
     model_keys: ModelKeys
 
 
@@ -115,6 +119,12 @@ class Runner:
         lease_ms = int(self._t.renewer.lease_seconds * 1000)
         if self._t.coord.activate(self.name.text, holder, lease_ms) is not Answer.OK:
             return
+        about = head.doc.get("task")
+        if about and not self._t.coord.enter(f"{self.name.tenant}:{about['task_id']}", self.name.text):
+            # another session of the task is still warm in the worktree; it has been asked to let go
+            time.sleep(GROUP_SECONDS)
+            self._t.coord.release(self.name.text, holder, force=True)
+            return
         lease = Lease(self.name.text, holder, asked + self._t.renewer.lease_seconds, self._mailbox.lost)
         self._t.renewer.add(lease)
         unwatch = self._t.hub.watch(self.name, self._mailbox.news)
@@ -134,6 +144,7 @@ class Runner:
         self._tools = SessionTools(
             self._t.kit, self.name, head, self._mailbox, lambda: heads.load(log.store, self.name, log.pace)
         )
+        self._task = self._t.task_session(self.name, head) if head.doc.get("task") else None
         turns = TurnRunner(
             self._t.writer,
             self.name,
@@ -145,6 +156,7 @@ class Runner:
             self._t.limits,
             self._mask,
             self._tools,
+            self._task,
         )
         attempts = head.attempts
         while True:
@@ -175,6 +187,8 @@ class Runner:
             self._drop_host()
             try:
                 place = self._t.workspaces.materialise(self.name, state.checkpoint)
+                if self._task:
+                    place = dataclasses.replace(place, cwd=self._task.path)
                 self._host = self._start(head, place, lease)
             except Corrupt as error:
                 failure = ("checkpoint_corrupt", f"{error.message} ({error.key})")
@@ -258,6 +272,8 @@ class Runner:
                 return False
             if news and self._news():
                 return True
+            if news and self._task:
+                return False  # nothing has come for this session, so another one of its task wants the worktree
 
     def _news(self) -> bool:
         look = self._t.coord.look(self.name.text)

@@ -32,6 +32,7 @@ from workers.mailbox import Anything, Mailbox
 from workers.process import Deaf
 from workers.pump import Pump
 from workers.stuck import Stuck
+from workers.task_session import TaskSession
 from workers.tools import SessionTools
 from workers.workspace import ScratchTooLarge, Workspaces
 
@@ -85,11 +86,12 @@ class TurnRunner:
         limits: Limits,
         redactor: Redactor,
         tools: SessionTools,
+        task: TaskSession | None = None,
     ) -> None:
         self._writer, self._name, self._head, self._lease = writer, name, head, lease
         self._mailbox, self._workspaces, self._pool, self._limits = mailbox, workspaces, pool, limits
         self._pump = Pump(writer, name, lease, pool, redactor)
-        self._tools = tools
+        self._tools, self._task = tools, task
         self._seen: set[str] = set()
         self._used = Used({})
         self._over: str | None = None
@@ -112,6 +114,7 @@ class TurnRunner:
             instructions=config.get("instructions", ""),
             reasoning_effort=config.get("reasoning_effort", ""),
             tools=self._head.doc["descriptors"],
+            task_title=self._task.task["title"] if self._task else None,
         )
         data = {
             "turn": turn.turn_id,
@@ -128,6 +131,8 @@ class TurnRunner:
 
         self._writer.commit(self._name, decide, holder=self._lease.holder)
         self._pump.begin(turn.turn_id, first.id)
+        if self._task:
+            self._task.started()
         self._seen = {q.id for q in state.queue}
         return turn, first
 
@@ -153,6 +158,8 @@ class TurnRunner:
             if self._mailbox.loss:
                 raise Fenced(self._mailbox.loss)
             self._pump.write(outputs)
+            if self._task and outputs:
+                self._task.wrote(outputs)
             for output in outputs:
                 if isinstance(output, Steered):
                     steered[output.input_id] = True
@@ -303,7 +310,11 @@ class TurnRunner:
             return [*cut, self._writer.draft(kind, {"turn": turn.turn_id, **data}, turn.inputs[0].id)]
 
         inputs: list[Queued] = []
+        if self._task:
+            self._task.ending()
         self._writer.commit(self._name, decide, holder=self._lease.holder)
+        if self._task:
+            self._task.settled()
         if kind != "rate_limited":
             for q in inputs:
                 if q.id not in data.get("returned", ()):
