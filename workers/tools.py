@@ -18,14 +18,14 @@ import jsonschema_rs
 import orjson
 import structlog
 
-from app.core.errors import ByreError
+from app.core.errors import ByreError, Corrupt
 from app.core.tools import text_result
 from app.log.heads import LogHead
 from app.services.descriptors import credential_context
 from app.services.tokens import Tokens
 from app.services.writer import Clock
 from app.store import keys
-from app.store.cipher import Cipher
+from app.store.cipher import Cipher, Undecryptable
 from app.store.contract import Store, StoreError
 from app.store.keys import LogName
 from workers.bridge.outputs import BridgeCall, BridgeProgress, BridgeResult
@@ -82,6 +82,16 @@ class SessionTools:
         """What the model sees."""
         tools: list[Document] = self._head.doc["descriptors"]
         return tools
+
+    def secrets(self) -> list[str]:
+        """Every text in the credentials of the session's bindings. Raises Corrupt for one that can't be decrypted."""
+        found: list[str] = []
+        for alias in self._head.doc.get("credentials", {}):
+            try:
+                found += texts(self._credential(self._head.doc, alias))
+            except Undecryptable as error:
+                raise Corrupt(f"the credential of {alias} can't be read: {error}", self._name.text) from error
+        return found
 
     def call(self, name: str, arguments: Any, progress: Callable[[Any], None], cancelled: threading.Event) -> Document:
         """Runs one call to its result."""
@@ -166,6 +176,15 @@ class SessionTools:
             return text_result("the result was too large to show and could not be stored", error=True)
         text = f"The result has {len(raw)} bytes and is kept as blob {blob}."
         return {**text_result(text), **{k: True for k in ("is_error", "unknown_outcome") if result.get(k)}}
+
+
+def texts(value: Any) -> list[str]:
+    """All texts in a JSON value, but for the names of fields."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [text for part in value for text in texts(part)] if isinstance(value, list) else []
 
 
 def refusal(schema: Any, arguments: Any) -> str | None:
