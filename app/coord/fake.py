@@ -275,6 +275,16 @@ class FakeCoord:
         del queue[log]
         return Answer.OK
 
+    def enter(self, group: str, log: str) -> bool:
+        """As enter.lua."""
+        other = self.memory.groups.get(group, log)
+        v = self._open(other) if other != log else None
+        if v and v.worker and (v.deadline or 0) > self._now():
+            self._publish(self.channel(other), b"G")
+            return False
+        self.memory.groups[group] = log
+        return True
+
     def renew(self, worker: str, lease_ms: int, held: Sequence[tuple[str, int]]) -> list[Answer]:
         """As renew.lua."""
         out: list[Answer] = []

@@ -50,6 +50,7 @@ class Memory:
     leases: dict[str, int] = dataclasses.field(default_factory=dict)
     idle: dict[str, int] = dataclasses.field(default_factory=dict)
     vendors: set[str] = dataclasses.field(default_factory=set)
+    groups: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def copy(self) -> Memory:
         """Independent of this one."""
@@ -61,4 +62,5 @@ class Memory:
             leases=dict(self.leases),
             idle=dict(self.idle),
             vendors=set(self.vendors),
+            groups=dict(self.groups),
         )

@@ -127,6 +127,9 @@ class Mirror:
             out.queue[vendor] = self._scores("q", vendor)
             out.run[vendor] = self._scores("run", vendor)
         out.leases, out.idle = self._scores("leases"), self._scores("idle")
+        place = self._key("group", "")
+        for key in self.client.scan_iter(place + "*"):
+            out.groups[key.decode().removeprefix(place)] = (self.client.get(key) or b"").decode()
         head = self._key("log", "")
         for key in self.client.scan_iter(head + "*"):
             log = key.decode().removeprefix(head)

@@ -49,6 +49,7 @@ command = st.one_of(
     st.tuples(st.just("activate"), log, worker, epoch),
     st.tuples(st.just("activate"), log, st.just("holder"), epoch),
     st.tuples(st.just("begin"), log, st.just("holder") | st.tuples(worker, epoch), caps),
+    st.tuples(st.just("enter"), st.sampled_from(("g1", "g2")), log),
     st.tuples(st.just("renew"), worker, st.lists(st.tuples(log, epoch), max_size=3)),
     st.tuples(st.just("release"), log, st.just("holder") | st.tuples(worker, epoch), st.booleans()),
     st.tuples(st.just("takeover"), worker),
@@ -149,6 +150,9 @@ class Driver:
         holder = self._holder(log, who) or Holder("nobody", 1)
         self._same(lambda c: c.begin(log, holder, caps))
 
+    def enter(self, group: str, log: str) -> None:
+        self._same(lambda c: c.enter(group, log))
+
     def renew(self, worker: str, held: list[tuple[str, int]]) -> None:
         self._same(lambda c: c.renew(worker, LEASE_MS, held))
 
@@ -242,7 +246,10 @@ def test_what_the_sequences_reach(server: PrivateRedis) -> None:
             ("begin", "s:t:a", "holder", Caps(1, 1, {})),
             ("claim", "two", 0, all_caps),
             ("begin", "s:t:a", "holder", Caps(1, 1, {})),
+            ("enter", "g", "s:t:a"),
+            ("enter", "g", "s:t:b"),
             ("release", "s:t:a", "holder", True),
+            ("enter", "g", "s:t:b"),
             ("claim", "two", 5000, all_caps),
             ("age_ids", "s:t:a"),
             ("append", "s:t:a", None, [8], None, None),
