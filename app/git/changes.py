@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.core.errors import Missing, TooLarge
-from app.git import paths, remotes, snapshots
+from app.git import objects, paths, remotes, snapshots
 from app.git.errors import GitTooMuch
 from app.git.index import PrivateIndex
 from app.git.repo import Repo, Worktree
@@ -136,13 +136,22 @@ def merge_base(repo: Repo, one: str, other: str) -> str | None:
     return done.text.split("\n")[0] if done.status == 0 else None
 
 
+def is_ancestor(repo: Repo, one: str, other: str) -> bool:
+    """Whether the commit `other` contains `one`."""
+    return repo.run("merge-base", "--is-ancestor", one, other, ok=(0, 1)).status == 0
+
+
 def tree_of(repo: Repo, commit: str) -> str:
     """The tree of a commit."""
+    if found := objects.links(repo.common, commit):
+        return found.tree
     return repo.run("rev-parse", "--verify", f"{commit}^{{tree}}").text
 
 
 def parent_of(repo: Repo, commit: str) -> str:
     """The first parent of a commit; the empty tree if it has none."""
+    if found := objects.links(repo.common, commit):
+        return found.parents[0] if found.parents else EMPTY_TREE[len(commit)]
     done = repo.run("rev-parse", "--verify", "--quiet", f"{commit}^1", ok=(0, 1))
     return done.text if done.status == 0 else EMPTY_TREE[len(commit)]
 

@@ -56,6 +56,7 @@ class Found:
     ignored: list[bytes] = field(default_factory=list)
     ignored_count: int = 0
     left: list[bytes] = field(default_factory=list)
+    large: list[bytes] = field(default_factory=list)
 
 
 class PrivateIndex:
@@ -140,8 +141,17 @@ class PrivateIndex:
                 size += _size(self._worktree.path, path)
         if size > MAX_NEW_BYTES or len(found.new) > MAX_NEW_FILES:
             raise _too_large([*found.changed, *found.new], size, self._worktree.path)
+        found.large = self._large([*found.changed, *found.new])
         found.nested = self._note_links([*found.repositories, *(path for kind, path in _entries(answer) if kind == b"s")])
         return found
+
+    def _large(self, changed: list[bytes]) -> list[bytes]:
+        """Those that git-lfs keeps outside of git."""
+        if not self._worktree.repo.views.git.lfs or not changed:
+            return []
+        data = b"\0".join(changed) + b"\0"
+        fields = self._worktree.run("check-attr", "--stdin", "-z", "filter", index=self.path, input=data).out.split(b"\0")
+        return [path for path, value in zip(fields[0::3], fields[2::3], strict=False) if value == b"lfs"]
 
     def _prepare(self, index: Path) -> None:
         """Takes back "assume unchanged" (a change of such a file would not be seen, and its work be lost); notes the submodules."""
@@ -152,9 +162,13 @@ class PrivateIndex:
             self._worktree.run("update-index", "--no-assume-unchanged", "-z", "--stdin", index=index, input=data)
         self._note_links(_LINKS.findall(listed))
 
+    def links(self) -> list[bytes]:
+        """Paths that were seen as nested repositories or submodules, now or earlier."""
+        return self._links.read_bytes().split(b"\0")[:-1] if self._links.exists() else []
+
     def _note_links(self, links: Iterable[bytes]) -> list[bytes]:
         """Adds to the paths that were seen as nested repositories; gives those that are one now."""
-        known = self._links.read_bytes().split(b"\0")[:-1] if self._links.exists() else []
+        known = self.links()
         added = [link for link in dict.fromkeys(links) if link not in known]
         if added:
             self._links.write_bytes(b"".join(link + b"\0" for link in [*known, *added]))

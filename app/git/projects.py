@@ -15,7 +15,7 @@ from pathlib import Path
 
 from app.core.errors import Invalid, Unavailable
 from app.git import remotes
-from app.git.errors import GitFailed, GitTimeout
+from app.git.errors import GitFailed, last_words, redacted
 from app.git.remotes import Remote
 from app.git.repo import Repo
 from app.git.run import Access
@@ -90,7 +90,7 @@ def fetch(repo: Repo, origin: Remote, access: Access, *, prune: bool = False, se
     try:
         repo.run("fetch", *options, "--", origin.url, "+refs/heads/*:refs/remotes/origin/*", access=access, seconds=seconds)
     except GitFailed as error:
-        raise _refusal(error) from None
+        raise refusal(error.detail, error.status) from None
 
 
 def probe(views: Views, origin: Remote, access: Access, *, seconds: float = FETCH_SECONDS) -> str:
@@ -100,7 +100,7 @@ def probe(views: Views, origin: Remote, access: Access, *, seconds: float = FETC
             None, "ls-remote", "--symref", "--quiet", "--", origin.url, "HEAD", access=access, seconds=seconds, limit=2**20
         )
     except GitFailed as error:
-        raise _refusal(error) from None
+        raise refusal(error.detail, error.status) from None
     for line in done.text.splitlines():
         if found := _SYMREF.match(line):
             return remotes.branch(found[1], "repo_path")
@@ -119,6 +119,26 @@ def read_file(repo: Repo, commit: str, path: str, limit: int = 2**20) -> bytes |
     if done.cut or len(words) != 3 or words[1] != b"blob":
         return None
     return body[: int(words[2])]
+
+
+def own_directory(repo: Repo) -> Path:
+    """The git directory of the checkout: another one than the repository's if it is itself a linked worktree."""
+    assert repo.checkout
+    dot_git = repo.checkout / ".git"
+    if not dot_git.is_file():
+        return repo.common
+    own = remotes.resolved(_pointed(dot_git, "gitdir: ", repo.checkout))
+    if own is None or own.parent != repo.common / "worktrees":
+        raise Invalid("repo_path: the checkout doesn't belong to its repository", "repo_path")
+    return own
+
+
+def refusal(detail: str, status: int) -> Exception:
+    """What a call to origin that failed means for its caller: Invalid where something must be set right, else Unavailable."""
+    for signs, reason in _REASONS:
+        if any(sign in detail for sign in signs):
+            return Invalid(f"repo_path: {reason}", "repo_path")
+    return Unavailable(f"origin can't be reached: {last_words(redacted(detail)) or f'exit status {status}'}")
 
 
 def _common_directory(path: Path, roots: Sequence[Path], field: str) -> Path:
@@ -180,7 +200,7 @@ def _default_branch(repo: Repo, origin: Remote | None, field: str) -> str:
     prefix = "refs/remotes/origin/"
     if origin and (target := repo.symref(prefix + "HEAD")) and target.startswith(prefix) and repo.tip(target):
         return remotes.branch(target.removeprefix(prefix), field)
-    head = repo.head(_own_directory(repo))
+    head = repo.head(own_directory(repo))
     if head.ref is None:
         raise Invalid(f"{field}: HEAD is detached, so there is no default branch: check out a branch", field)
     if not head.ref.startswith("refs/heads/"):
@@ -189,20 +209,3 @@ def _default_branch(repo: Repo, origin: Remote | None, field: str) -> str:
     if head.commit is None and not repo.tip(prefix + branch):
         raise Invalid(f"{field}: the repository is empty: make a first commit", field)
     return branch
-
-
-def _own_directory(repo: Repo) -> Path:
-    """The git directory of the checkout: another one than the repository's if it is itself a linked worktree."""
-    assert repo.checkout
-    dot_git = repo.checkout / ".git"
-    return _pointed(dot_git, "gitdir: ", repo.checkout) if dot_git.is_file() else repo.common
-
-
-def _refusal(error: GitFailed) -> Exception:
-    for signs, reason in _REASONS:
-        if any(sign in error.detail for sign in signs):
-            return Invalid(f"repo_path: {reason}", "repo_path")
-    return Unavailable(f"origin can't be reached: {error.message}")
-
-
-__all__ = ["GitTimeout", "Opened", "ahead", "default_tip", "fetch", "open_directory", "probe", "read_file"]

@@ -33,6 +33,14 @@ _STDERR = 64 * 2**10  # Of git's complaints, kept; the rest is read and dropped.
 _CHUNK = 2**16
 SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+# Whose name is on commits that are nobody's: snapshots and carriers.
+BYRE = {
+    "GIT_AUTHOR_NAME": "Byre",
+    "GIT_AUTHOR_EMAIL": "byre@localhost",
+    "GIT_COMMITTER_NAME": "Byre",
+    "GIT_COMMITTER_EMAIL": "byre@localhost",
+}
+
 # Order does not matter; the last of two settings wins in git, and these come after every file.
 _SETTINGS = (
     "core.hooksPath=/dev/null",
@@ -135,6 +143,7 @@ class Git:
         view: View | None,
         *arguments: str,
         input: bytes = b"",
+        source: IO[bytes] | None = None,
         settings: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         access: Access | None = None,
@@ -146,8 +155,9 @@ class Git:
     ) -> Done:
         """Runs `git ARGUMENTS` on a view (None: on no repository at all) and gives what it answered.
 
-        `settings` are further `name=value` of ours. `ok` are the exit statuses that are an answer, () for all. With `cut`, output over
-        `limit` bytes is cut there instead of refused. Raises GitFailed, GitTimeout, GitTooMuch.
+        git reads `input`, or the open file `source` from where it stands. `settings` are further `name=value` of ours. `ok` are the
+        exit statuses that are an answer, () for all. With `cut`, output over `limit` bytes is cut there instead of refused.
+        Raises GitFailed, GitTimeout, GitTooMuch.
         """
         env = dict(self._environment)
         env["GIT_ALLOW_PROTOCOL"] = "" if access is None else "https:ssh:git:file" if access.files else "https:ssh:git"
@@ -163,21 +173,28 @@ class Git:
         extra = [word for setting in settings for word in ("-c", setting)]
         where = directory or (view.work_tree if view and view.work_tree else self.private / "home")
         command = next(word for word in arguments if not word.startswith("-"))
-        done = _run(command, ["git", *_OPTIONS, *extra, *arguments], env, where, input, seconds, limit, cut)
+        done = _run(command, ["git", *_OPTIONS, *extra, *arguments], env, where, source or input, seconds, limit, cut)
         if ok and not done.cut and done.status not in ok:
             raise GitFailed(command, done.status, done.err or os.fsdecode(done.out[-4096:]))
         return done
 
 
 def _run(
-    command: str, argv: list[str], env: dict[str, str], where: Path, data: bytes, seconds: float, limit: int, cut: bool
+    command: str,
+    argv: list[str],
+    env: dict[str, str],
+    where: Path,
+    data: bytes | IO[bytes],
+    seconds: float,
+    limit: int,
+    cut: bool,
 ) -> Done:
     try:
         process = subprocess.Popen(
             argv,
             env=env,
             cwd=where,
-            stdin=subprocess.PIPE if data else subprocess.DEVNULL,
+            stdin=(subprocess.PIPE if data else subprocess.DEVNULL) if isinstance(data, bytes) else data,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
@@ -188,7 +205,7 @@ def _run(
     except OSError as error:
         raise GitFailed(command, 126, error.strerror or "it can't be started") from None
     try:
-        out, err, over = _talk(process, command, data, seconds, limit, cut)
+        out, err, over = _talk(process, command, data if isinstance(data, bytes) else b"", seconds, limit, cut)
         if not over:
             try:
                 process.wait(max(1.0, seconds))

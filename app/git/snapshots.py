@@ -12,17 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from app.git import locks, paths, state
+from app.git.errors import GitFailed
 from app.git.index import LISTED, Found, PrivateIndex
 from app.git.repo import Worktree
+from app.git.run import BYRE
 from app.git.state import State
 
 _REMEMBERED = 500  # Live trees that a diff may be asked of.
-_IDENTITY = {
-    "GIT_AUTHOR_NAME": "Byre",
-    "GIT_AUTHOR_EMAIL": "byre@localhost",
-    "GIT_COMMITTER_NAME": "Byre",
-    "GIT_COMMITTER_EMAIL": "byre@localhost",
-}
 
 
 @dataclass(frozen=True)
@@ -30,7 +26,7 @@ class Looked:
     """The worktree as a tree, and what could not be in it, as shown to people.
 
     `nested`: repositories inside, of which only the commit is kept. `ignored`: at most 1,000 of `ignored_count`. `left`: files that could
-    not be read or converted.
+    not be read or converted. `large`: changed files that git-lfs keeps outside of git, so that a bundle has only their pointers.
     """
 
     tree: str
@@ -38,6 +34,7 @@ class Looked:
     ignored: tuple[str, ...] = ()
     ignored_count: int = 0
     left: tuple[str, ...] = ()
+    large: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ def take(worktree: Worktree, n: int, previous_tree: str, *, ignored: bool = True
         if looked.tree == previous_tree:
             return Taken(None, looked, seen)
         parents = ["-p", seen.head] if seen.head else []
-        done = worktree.run("commit-tree", *parents, "-m", f"byre snapshot {n}", looked.tree, environment=_IDENTITY)
+        done = worktree.run("commit-tree", *parents, "-m", f"byre snapshot {n}", looked.tree, environment=BYRE)
         commit = done.text
         worktree.run("update-ref", ref(worktree.task, n), commit)
         PrivateIndex(worktree).compare_with(commit)
@@ -106,9 +103,17 @@ def _look(worktree: Worktree, ignored: bool, only: Sequence[bytes]) -> Looked:
     index = PrivateIndex(worktree)
     found = Found(changed=list(only)) if only and index.path.exists() else index.look(ignored=ignored)
     index.take(found)
-    tree = index.tree()
+    try:
+        tree = index.tree()
+    except GitFailed:
+        # Somebody's `git gc` has removed an object that only this index had: from the beginning, then.
+        index.seed()
+        index.take(index.look(ignored=False))
+        tree = index.tree()
     _remember(worktree, tree)
-    return Looked(tree, _shown(found.nested), _shown(found.ignored), found.ignored_count, _shown(found.left))
+    return Looked(
+        tree, _shown(found.nested), _shown(found.ignored), found.ignored_count, _shown(found.left), _shown(found.large)
+    )
 
 
 def _remember(worktree: Worktree, tree: str) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 from app.git import paths
 from app.git.errors import GitFailed
 from app.git.repo import Worktree
+from app.git.run import BYRE
 
 _FILES = (
     "MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "MERGE_RR", "SQUASH_MSG", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD", "ORIG_HEAD",
@@ -29,6 +30,7 @@ _FILES = (
 _DIRECTORIES = ("rebase-merge", "rebase-apply", "sequencer")
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _OBJECT = re.compile(rb"\b(?:[0-9a-f]{64}|[0-9a-f]{40})\b")
+_STASH = re.compile(r"(?:[0-9a-f]+) ([0-9a-f]{40}|[0-9a-f]{64}) .*\t(.*)\Z")
 _MAX_BYTES = 4 * 2**20
 _MAX_FILES = 2000
 # One entry of `git ls-files -s -v -z`: tag, mode, object, stage, path.
@@ -42,7 +44,8 @@ class State:
     """Git's state of a worktree. All of it is JSON (`to_json`); paths are as people see them, contents base64.
 
     `staged` is the tree of the index; `conflicts` are its entries of stages 1 to 3 as [mode, object, stage, path]; `intended` are paths
-    added with intent only, `skipped` those with skip-worktree; `files` git's own state files; `commits` those that the files name.
+    added with intent only, `skipped` those with skip-worktree; `files` git's own state files; `commits` those that the files name;
+    `stashes` commit and message of what was stashed on the task's branch.
     """
 
     head: str | None
@@ -53,6 +56,7 @@ class State:
     skipped: tuple[str, ...] = ()
     files: dict[str, str] = field(default_factory=dict)
     commits: tuple[str, ...] = ()
+    stashes: tuple[tuple[str, str], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The state as JSON values."""
@@ -63,6 +67,7 @@ class State:
         """What `to_json` gave."""
         fields = dict(value)
         fields["conflicts"] = tuple((mode, oid, stage, path) for mode, oid, stage, path in value["conflicts"])
+        fields["stashes"] = tuple((commit, message) for commit, message in value["stashes"])
         for name in ("intended", "skipped", "commits"):
             fields[name] = tuple(value[name])
         return State(**fields)
@@ -84,7 +89,10 @@ def capture(worktree: Worktree) -> State:
     contents = {name: base64.b64encode(content).decode() for name, content in files.items()}
     named = sorted({found.decode() for content in files.values() for found in _OBJECT.findall(content)})
     commits = _commits(worktree, named[:_MAX_FILES]) if named else ()
-    return State(head.commit, head.ref, index.staged, index.conflicts, index.intended, index.skipped, contents, commits)
+    stashes = _stashes(worktree)
+    return State(
+        head.commit, head.ref, index.staged, index.conflicts, index.intended, index.skipped, contents, commits, stashes
+    )
 
 
 def put_back(worktree: Worktree, state: State) -> None:
@@ -93,7 +101,7 @@ def put_back(worktree: Worktree, state: State) -> None:
     The worktree's index must hold the files as they are (its stat cache is kept for what is staged as it is).
     """
     if state.staged:
-        worktree.run("read-tree", "-m", "--reset", state.staged)
+        worktree.run("read-tree", "--reset", state.staged)
     else:
         worktree.run("read-tree", "--empty")
     _put_entries(worktree, state)
@@ -104,6 +112,7 @@ def put_back(worktree: Worktree, state: State) -> None:
         path = worktree.git_dir / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(base64.b64decode(content))
+    _stash_again(worktree, state)
 
 
 def _put_entries(worktree: Worktree, state: State) -> None:
@@ -118,6 +127,25 @@ def _put_entries(worktree: Worktree, state: State) -> None:
     if state.skipped:
         data = b"\0".join(map(paths.parse, state.skipped)) + b"\0"
         worktree.run("update-index", "--skip-worktree", "-z", "--stdin", input=data, ok=())
+
+
+def _stashes(worktree: Worktree) -> tuple[tuple[str, str], ...]:
+    """Stashes are the repository's; those of a task are known by the end of its branch's name. Oldest first."""
+    log = worktree.repo.common / "logs" / "refs" / "stash"
+    with contextlib.suppress(OSError):
+        if log.is_file() and log.stat().st_size <= _MAX_BYTES:
+            found = [_STASH.match(line) for line in log.read_text("utf-8", "replace").splitlines()]
+            mark = f"-{worktree.task[-8:]}:"
+            return tuple((match[1], match[2]) for match in found if match and mark in match[2])
+    return ()
+
+
+def _stash_again(worktree: Worktree, state: State) -> None:
+    known = {commit for commit, _ in _stashes(worktree)}
+    for commit, message in state.stashes:
+        if commit not in known:
+            (worktree.repo.common / "logs").mkdir(exist_ok=True)
+            worktree.run("stash", "store", "-m", message, commit, environment=BYRE, ok=())
 
 
 def _files(git_dir: Path) -> dict[str, bytes]:

@@ -17,9 +17,11 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from app.core.errors import Invalid
+from app.git import remotes
 from app.git.errors import GitFailed, GitTooMuch
 from app.git.run import Git, View, write_once
 
@@ -43,7 +45,7 @@ _KEYS = {
 }
 # Extensions that change nothing for a view. Any other is refused: without knowing it we could damage the repository.
 _HARMLESS = {"extensions.noop", "extensions.preciousobjects", "extensions.worktreeconfig", "extensions.relativeworktrees"}
-_LINKED = ("objects", "refs", "packed-refs", "shallow", "info/exclude", "info/attributes")
+_LINKED = ("objects", "refs", "packed-refs", "shallow", "logs", "worktrees", "info/exclude", "info/attributes")
 _FILTER = re.compile(r"filter\.(.+)\.(?:clean|smudge|process)\Z", re.S)
 _LFS = """[filter "lfs"]
 \tclean = git-lfs clean -- %f
@@ -59,8 +61,10 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 class Views:
     """The views of one worker. Several workers may share the private directory."""
 
-    def __init__(self, git: Git) -> None:
+    def __init__(self, git: Git, roots: Sequence[Path] = ()) -> None:
+        """`roots`: directories that repositories may borrow objects from (alternates)."""
         self.git = git
+        self._roots = tuple(roots)
         self._root = git.private / "views"
         self._root.mkdir(exist_ok=True, mode=0o700)
         self._known: dict[Path, _Stamp] = {}
@@ -74,9 +78,10 @@ class Views:
         """
         git_dir = git_dir or common
         place = self._root / hashlib.sha256(os.fsencode(git_dir)).hexdigest()[:24]
-        stamp = (_stamp(common / "config"), _stamp(git_dir / "config.worktree"))
+        files = (common / "config", git_dir / "config.worktree", common / "objects" / "info" / "alternates")
+        stamp = tuple(map(_stamp, files))
         if self._known.get(git_dir) != stamp or not place.is_dir():
-            self._make(place, common, git_dir, bare=work_tree is None)
+            self._make(place, common, git_dir)
             self._known[git_dir] = stamp
         return View(place, work_tree, index)
 
@@ -105,9 +110,10 @@ class Views:
         found = [_FILTER.match(name) for name, _ in self.config(common / "config")]
         return sorted({match[1] for match in found if match} - {"lfs"})
 
-    def _make(self, place: Path, common: Path, git_dir: Path, *, bare: bool) -> None:
+    def _make(self, place: Path, common: Path, git_dir: Path) -> None:
         _check(common)
-        text = self._text(self.config(common / "config"), self.config(git_dir / "config.worktree"), bare=bare)
+        self._check_alternates(common / "objects", 0)
+        text = self._text(self.config(common / "config"), self.config(git_dir / "config.worktree"))
         if place.is_dir():
             write_once(place / "config", text)
             return
@@ -115,6 +121,9 @@ class Views:
         (fresh / "info").mkdir()
         (fresh / "HEAD").write_text("ref: refs/heads/byre/none\n")
         (fresh / "config").write_text(text)
+        if self.git.lfs:
+            (common / "lfs").mkdir(exist_ok=True)
+            (fresh / "lfs").symlink_to(common / "lfs")
         for name in _LINKED:
             (fresh / name).symlink_to(common / name)
         (fresh / "info" / "sparse-checkout").symlink_to(git_dir / "info" / "sparse-checkout")
@@ -125,7 +134,21 @@ class Views:
             shutil.rmtree(fresh)
             write_once(place / "config", text)
 
-    def _text(self, common: Config, own: Config, *, bare: bool) -> str:
+    def _check_alternates(self, objects: Path, depth: int) -> None:
+        """Raises Invalid if objects are borrowed from a place that this repository has no business in."""
+        file = objects / "info" / "alternates"
+        if not file.exists():
+            return
+        with file.open("rb") as content:
+            lines = content.read(_CONFIG_BYTES).split(b"\n")
+        for line in lines:
+            if line and not line.startswith(b"#"):
+                place = remotes.resolved(objects / os.fsdecode(line))
+                if place is None or not remotes.within(place, self._roots) or depth == 5:
+                    raise Invalid("the repository borrows objects from outside of the repository roots", "repo_path")
+                self._check_alternates(place, depth + 1)
+
+    def _text(self, common: Config, own: Config) -> str:
         values: dict[str, str] = {}
         for name, value in [*common, *own]:
             if name in _KEYS:
@@ -135,7 +158,7 @@ class Views:
                 raise Invalid(
                     f"the repository uses the extension {name.split('.', 1)[1][:40]}, which is not supported", "repo_path"
                 )
-        lines = [f"[core]\n\tbare = {str(bare).lower()}\n"]
+        lines = ["[core]\n\tbare = true\n"]  # A worktree, where there is one, is named with each call.
         for name, value in values.items():
             section, key = name.split(".")
             quoted = value.replace("\\", "\\\\").replace('"', '\\"')

@@ -100,6 +100,8 @@ def remove(worktree: Worktree, branch: str | None = None) -> list[str]:
         path.unlink()
     elif path.exists():
         shutil.rmtree(path, onerror=_make_writable)
+    for module in (worktree.git_dir / "modules").glob("*"):
+        repo.views.forget(module)
     if worktree.git_dir.exists():
         shutil.rmtree(worktree.git_dir, onerror=_make_writable)
     repo.views.forget(worktree.git_dir)
