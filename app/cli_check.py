@@ -100,11 +100,8 @@ def _git() -> str:
 
 
 def _catalog(settings: Settings) -> str:
-    if not settings.catalog:
-        return "none"
-    if not settings.catalog.startswith("s3://") and not os.access(settings.catalog, os.R_OK):
-        raise SettingsError(f"BYRE_CATALOG {settings.catalog} can't be read")
-    return settings.catalog
+    catalog = wiring.catalog_of(settings, wiring.outgoing_of(settings))
+    return ", ".join(catalog.names()) or "no providers"
 
 
 def _harnesses(settings: Settings) -> str:

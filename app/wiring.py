@@ -23,9 +23,11 @@ from app.coord.coord import RedisCoord
 from app.coord.executors import ExecutorRouting
 from app.coord.requests import Requests
 from app.coord.scripts import Scripts
-from app.core.errors import ByreError
+from app.core.errors import ByreError, Invalid
 from app.log.hub import Hub, open_hub
 from app.log.log import Log
+from app.outgoing.client import Outgoing
+from app.services import catalog_file
 from app.services.agents import Agents
 from app.services.catalog import Catalog
 from app.services.descriptors import Resolver
@@ -41,7 +43,7 @@ from app.services.users import Users
 from app.services.workspace_log import WorkspaceLog
 from app.services.workspace_stream import WorkspaceEvents
 from app.services.writer import Clock
-from app.settings import Settings, SettingsError
+from app.settings import Settings, SettingsError, environment
 from app.store.cipher import Cipher
 from app.store.contract import Store, StoreError
 from app.store.open import open_store
@@ -222,6 +224,29 @@ def model_keys_of(settings: Settings, store: Store) -> ModelKeys:
     return ModelKeys(store, Cipher(settings.secret_key, purpose="model-keys"), {"claude": claude})
 
 
+def outgoing_of(settings: Settings) -> Outgoing:
+    """The one client for addresses that others gave us. Raises SettingsError."""
+    try:
+        return Outgoing(settings.outgoing_allow)
+    except ValueError as error:
+        raise SettingsError(f"BYRE_OUTGOING_ALLOW {error}") from error
+
+
+def catalog_of(settings: Settings, outgoing: Outgoing) -> Catalog:
+    """The tool providers of the deployment; nobody is asked anything yet. Raises SettingsError."""
+    if not settings.catalog:
+        return Catalog((), outgoing)
+
+    def bucket(url: str) -> Store:
+        return open_store(url, s3_endpoint=settings.s3_endpoint or None, region=settings.s3_region or None)
+
+    try:
+        entries = catalog_file.parse(catalog_file.read(settings.catalog, bucket), environment(), outgoing.check)
+    except (Invalid, StoreError) as error:
+        raise SettingsError(f"BYRE_CATALOG {settings.catalog}: {_why(error)}") from error
+    return Catalog(entries, outgoing)
+
+
 def sessions_of(
     settings: Settings, log: Log, coord: RedisCoord, hub: Hub | None, catalog: Catalog, executors: Executors
 ) -> Sessions:
@@ -275,6 +300,7 @@ def api(base: Base) -> Api:
     from app.http.schema import Validator
 
     settings = base.settings
+    catalog = catalog_of(settings, outgoing_of(settings))
     coord = coord_of(base)
     log = log_of(base, coord)
     schema = Validator()
@@ -282,7 +308,6 @@ def api(base: Base) -> Api:
     limits = Limits(
         body=settings.body_limit, max_streams=settings.max_streams, max_streams_per_token=settings.max_streams_per_token
     )
-    catalog = Catalog()
     tokens = tokens_of(settings, base.store)
     executors = Executors(base.store, log, routing_of(base), tokens, hub, Clock())
     sessions = sessions_of(settings, log, coord, hub, catalog, executors)

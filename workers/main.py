@@ -27,6 +27,7 @@ from workers.lives import kill_leftovers
 from workers.pool import Pool
 from workers.process import Guardian
 from workers.protocol_errors import ProtocolErrors
+from workers.provider_calls import ProviderCalls
 from workers.request_server import RequestServer
 from workers.runner import Tools
 from workers.sweep import Sweep
@@ -60,6 +61,8 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    outgoing = wiring.outgoing_of(settings)
+    catalog = wiring.catalog_of(settings, outgoing)
     base = wiring.connect(settings, "worker")
     worker = secrets.token_hex(8)
     lives = settings.workspaces / "lives"
@@ -92,7 +95,11 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
         errors=ProtocolErrors(),
         model_keys=wiring.model_keys_of(settings, base.store),
         kit=ToolKit(
-            kinds={"executor": ExecutorCalls(wiring.routing_of(base), hub, worker)},
+            kinds={
+                "executor": ExecutorCalls(wiring.routing_of(base), hub, worker),
+                "http": ProviderCalls(catalog, outgoing, "http"),
+                "mcp": ProviderCalls(catalog, outgoing, "mcp"),
+            },
             tokens=wiring.tokens_of(settings, base.store),
             cipher=wiring.credentials_of(settings),
             store=base.store,

@@ -142,7 +142,8 @@ class Outgoing:
         Raises Refused and NotSent before anything was sent, Lost and TooMuch after.
         """
         target = self.check(url)
-        given = _headers(headers)
+        check_headers(headers)
+        given = {"User-Agent": USER_AGENT, **headers}
         deadline = Deadline(seconds, stopped)
         wire = Wire(self._connect(target, deadline), deadline, HEADER_BYTES)
         try:
@@ -165,13 +166,13 @@ class Outgoing:
         return secure(sock, self._allow.tls, target.host, deadline.within(CONNECT_SECONDS))
 
 
-def _headers(headers: Mapping[str, str]) -> dict[str, str]:
+def check_headers(headers: Mapping[str, str]) -> None:
+    """Raises Refused for a header that can't be sent, or is this client's own to set."""
     for name, value in headers.items():
         if not _NAME.match(name) or not _VALUE.match(value):
             raise Refused("a header can't be sent")
         if name.lower() in _OURS:
             raise Refused("a header is not for the caller to set")
-    return {"User-Agent": USER_AGENT, **headers}
 
 
 def _exchange(wire: Wire, target: Target, method: str, headers: Mapping[str, str], body: bytes) -> http.client.HTTPResponse:

@@ -10,38 +10,24 @@ Kept in `session.json`: `descriptors` (what the model sees), `bindings` (`{alias
 from __future__ import annotations
 
 import base64
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 
 from app.core import tools as rules
 from app.core.errors import Conflict, Invalid, Missing
 from app.core.principal import Principal
+from app.services.catalog import Catalog
 from app.services.executors import Executors
 from app.store.cipher import Cipher
 
 Document = dict[str, Any]
 
 
-class Provider(Protocol):
-    """A provider of the catalog: `kind` is http or mcp; `tools()` gives its descriptors under their own names."""
-
-    name: str
-    kind: str
-
-    def tools(self) -> list[Document]: ...
-
-
-class Providers(Protocol):
-    """The catalog, as far as a session's tools are concerned."""
-
-    def providers(self, tenant: str) -> dict[str, Provider]: ...
-
-
 class Resolver:
     """Resolves tools for new sessions."""
 
-    def __init__(self, catalog: Providers, executors: Executors, cipher: Cipher) -> None:
+    def __init__(self, catalog: Catalog, executors: Executors, cipher: Cipher) -> None:
         self._catalog, self._executors, self._cipher = catalog, executors, cipher
 
     def resolve(self, principal: Principal, session: str, body: Document) -> Document:
@@ -66,18 +52,13 @@ class Resolver:
         }
 
     def _from_catalog(self, principal: Principal, names: list[str]) -> list[Document]:
-        if not names:
-            return []
-        offered = {
-            rules.exposed(provider.name, tool["name"]): (provider, tool)
-            for provider in self._catalog.providers(principal.tenant).values()
-            for tool in provider.tools()
-        }
         out: list[Document] = []
         for i, name in enumerate(names):
-            if name not in offered:
-                raise Invalid(f"config.tools[{i}]: there is no tool {name[:80]!r} in the catalog", f"config.tools[{i}]")
-            provider, tool = offered[name]
+            field = f"config.tools[{i}]"
+            found = self._catalog.find(principal.tenant, name)
+            if found is None:
+                raise Invalid(f"{field}: there is no tool {name[:80]!r} in the catalog", field)
+            provider, tool = found
             out.append({"alias": provider.name, "kind": provider.kind, "provider": provider.name, "tools": [tool]})
         return out
 
@@ -105,7 +86,15 @@ class Resolver:
             tools = [known[operation] for operation in given["operations"]]
         rules.check_tools(given["alias"], tools, field)
         made = {"alias": given["alias"], "kind": provider.kind, "provider": provider.name, "tools": tools}
-        return {**made, "parameters": given["parameters"]} if "parameters" in given else made
+        if "parameters" not in given:
+            return made
+        if provider.kind == "mcp":
+            if not isinstance(given["parameters"], dict):
+                raise Invalid(
+                    f"{field}.parameters: fixed arguments of an MCP server's tools are an object", f"{field}.parameters"
+                )
+            made["tools"] = [_without(tool, given["parameters"]) for tool in tools]
+        return {**made, "parameters": given["parameters"]}
 
     def _executed(self, principal: Principal, given: Document, field: str) -> Document:
         alias, tools = given["alias"], given.get("runtime")
@@ -139,6 +128,16 @@ class Resolver:
             sealed = self._cipher.encrypt(orjson.dumps(credential["value"]), credential_context(session, alias))
             out[alias] = base64.b64encode(sealed).decode()
         return out
+
+
+def _without(tool: Document, fixed: Document) -> Document:
+    """The descriptor of a tool some of whose arguments are fixed: the model isn't asked for those."""
+    schema = dict(tool["input_schema"])
+    if isinstance(schema.get("properties"), dict):
+        schema["properties"] = {name: value for name, value in schema["properties"].items() if name not in fixed}
+    if isinstance(schema.get("required"), list):
+        schema["required"] = [name for name in schema["required"] if name not in fixed]
+    return {**tool, "input_schema": schema}
 
 
 def credential_context(session: str, alias: str) -> bytes:
