@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from app.core import chain as chains
 from app.core.chain import Chain
 from app.core.errors import Corrupt
 from app.core.session import STATEFUL, Checkpoint, State, restored, step
 from app.log import events
-from app.log.segment import Segment
+from app.log.keyindex import Input, inputs_of
 from app.log.segments import Segments
 from app.store import keys
 from app.store.keys import LogName
@@ -67,23 +66,31 @@ def start_state(segments: Segments, log: LogName, chain: Chain, gen: int) -> Sta
 def inputs(segments: Segments, log: LogName, chain: Chain, upto: int) -> tuple[dict[str, str], dict[str, int]]:
     """Idempotency keys (digest -> "gen offset id body") and the ids of the latest inputs, of everything below `upto`.
 
-    Reads the whole log once: keys hold for the life of a session.
+    Keys hold for the life of a session, so this looks at all of it: at the key indexes of what is compacted, at the rest itself.
     """
     found_keys: dict[str, str] = {}
     ids: dict[str, int] = {}
-    for segment in segments.covering(log, chain, 0, upto):
-        for offset, raw in _inputs(segment, upto):
-            e: dict[str, Any] = events.parse(raw)
-            ids[e["id"]] = offset
-            key = e["data"].get("key")
-            if key is not None:
-                body = events.body_digest(e["type"], e["data"])
-                found_keys[events.key_digest(key)] = f"{segment.gen} {offset} {e['id']} {body}"
+    for gen, each in _all_inputs(segments, log, chain, upto):
+        ids[each.id] = each.offset
+        if each.key:
+            found_keys[each.key] = f"{gen} {each.offset} {each.id} {each.body}"
     latest = dict(sorted(ids.items(), key=lambda pair: pair[1])[-KEPT_IDS:])
     return found_keys, latest
 
 
-def _inputs(segment: Segment, upto: int) -> Iterable[tuple[int, bytes]]:
-    for offset, raw in enumerate(segment.lines, segment.first):
-        if offset < upto and raw.startswith((b'{"type":"user.', b'{"type":"session.', b'{"type":"input.')):
-            yield offset, raw
+def _all_inputs(segments: Segments, log: LogName, chain: Chain, upto: int) -> Iterator[tuple[int, Input]]:
+    offset = 0
+    while offset < upto:
+        gen = chains.owner(chain, offset)
+        limit = min(chains.end(chain, gen.gen) or upto, upto)
+        indexed = segments.inputs(log, gen, offset) if offset < gen.boundary else None
+        if indexed:
+            end, found = indexed
+            end = min(end, limit)
+        else:
+            segment = next(segments.covering(log, chain, offset, limit), None)
+            if segment is None:
+                return
+            end, found = min(segment.end, limit), list(inputs_of(segment))
+        yield from ((gen.gen, each) for each in found if offset <= each.offset < end)
+        offset = end

@@ -72,7 +72,8 @@ class Recovery:
         entry = Generation(last.gen + 1, start, inc, start)
 
         def grow(now: LogHead) -> dict[str, object] | None:
-            if now.last.gen != last.gen:
+            # below a boundary that rose meanwhile the fence proves nothing: its key may have been freed
+            if now.last.gen != last.gen or now.last.boundary > at:
                 return None
             return {"chain": [g.to_json() for g in (*now.chain, entry)]}
 

@@ -37,11 +37,14 @@ def rewind(log: Log, name: LogName, gen: int, at: int, start: int, restored: str
     entry = Generation(gen + 1, start, inc, start, restored)
 
     def grow(now: LogHead) -> dict[str, Any] | None:
-        if now.last.gen != gen:
+        # below a boundary that rose meanwhile the fence proves nothing: its key may have been freed
+        if now.last.gen != gen or now.last.boundary > at:
             return None
         return {"chain": [g.to_json() for g in (*now.chain, entry)], "epoch": now.epoch + 1, **fields}
 
     made = log.keep(name, heads.change(log.store, name, grow, log.pace))
+    if made.last.boundary > at and made.last.gen == gen:
+        return False
     if made.last.gen < entry.gen:
         raise Unavailable("the restore was not settled")
     log.recovery.recover(name, fenced=gen)

@@ -2,7 +2,8 @@
 
 A segment is one line of JSON, the header `{v, gen, first, count, put_id, prev, total, state, sha256}`, and after the newline a zstd frame
 of the events, one wire line each. `prev` is the checksum of the segment before it, `state` the folded state after the last event,
-and `sha256` covers the header without itself and the frame, so that a flipped bit anywhere is found. A fence is the JSON line
+and `sha256` covers the header without itself and the frame, so that a flipped bit anywhere is found. A large segment, made of small
+ones, has the checksum of the last of them as `last`, and that is what the next one's `prev` says. A fence is the JSON line
 `{"fence": put_id}` alone: nothing can be archived at or after it in its generation.
 """
 
@@ -34,11 +35,13 @@ class Segment:
     total: int = 0
     """Bytes of all lines of the log up to and with this segment."""
     sha256: str = ""
+    last: str = ""
+    """In a large segment: the checksum of the last small one in it."""
 
     @property
     def mark(self) -> str:
-        """What the next segment needs to know of this one: `sha256:total`."""
-        return f"{self.sha256}:{self.total}"
+        """What the next segment needs to know of this one: `checksum:total`."""
+        return f"{self.last or self.sha256}:{self.total}"
 
     @property
     def end(self) -> int:
@@ -65,6 +68,7 @@ def encode(segment: Segment) -> tuple[bytes, str]:
         "prev": segment.prev,
         "total": segment.total,
         "state": segment.state,
+        **({"last": segment.last} if segment.last else {}),
     }
     digest = _digest(header, frame)
     return orjson.dumps({**header, "sha256": digest}) + b"\n" + frame, digest
@@ -84,17 +88,17 @@ def decode(key: str, body: bytes) -> Segment | Fence:
             return Fence(header["fence"])
         digest = header.pop("sha256")
         if digest != _digest(header, frame) or header["v"] != VERSION:
-            raise Corrupt(f"the log segment {key} fails its checksum", key)
+            raise Corrupt("a segment of the log fails its checksum", key)
         if not 0 <= zstandard.frame_content_size(frame) <= MAX_PLAIN_BYTES:  # `max_output_size` gives way to what a frame says
-            raise Corrupt(f"the log segment {key} is too large", key)
+            raise Corrupt("a segment of the log is too large", key)
         plain = zstandard.ZstdDecompressor().decompress(frame)
         lines = plain.split(b"\n")
         if len(lines) != header["count"]:
-            raise Corrupt(f"the log segment {key} fails its checksum", key)
+            raise Corrupt("a segment of the log fails its checksum", key)
         h = header
-        return Segment(h["gen"], h["first"], lines, h["prev"], h["state"], h["put_id"], h["total"], digest)
+        return Segment(h["gen"], h["first"], lines, h["prev"], h["state"], h["put_id"], h["total"], digest, h.get("last", ""))
     except (orjson.JSONDecodeError, zstandard.ZstdError, KeyError, TypeError, AttributeError) as e:
-        raise Corrupt(f"the log segment {key} can't be read", key) from e
+        raise Corrupt("a segment of the log can't be read", key) from e
 
 
 def unmark(mark: str) -> tuple[str, int]:

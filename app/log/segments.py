@@ -1,7 +1,8 @@
 """Reading the archive: which segments there are, and what is in them.
 
 Rules: a segment never changes once it is there, so both the listing of a generation's first offsets and decoded segments are cached
-(bounded); a listing only grows at its end. Contiguity is checked on every read: a hole is Corrupt, never skipped.
+(bounded); a listing only grows at its end. Contiguity is checked on every read: a hole is Corrupt, never skipped. What fails its
+checksum is read once more before it counts as damaged.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ import bisect
 import dataclasses
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from app.core import chain as chains
 from app.core.chain import Chain, Generation
 from app.core.errors import Corrupt, Unavailable
+from app.log import keyindex
 from app.log.heads import fetch
+from app.log.keyindex import Input
 from app.log.segment import Fence, Segment, decode
 from app.store import keys
 from app.store.contract import Absent, Store, StoreError
@@ -25,6 +29,8 @@ from app.store.puts import REAL, Pace
 CACHE_BYTES = 64 * 2**20
 CACHE_LISTINGS = 2048
 PAGE = 1000
+
+T = TypeVar("T")
 
 
 class Segments:
@@ -36,6 +42,8 @@ class Segments:
         self._decoded: OrderedDict[str, tuple[Segment, int]] = OrderedDict()
         self._bytes = 0
         self._listings: OrderedDict[tuple[str, str], list[int]] = OrderedDict()
+        self.damaged: Callable[[LogName, Corrupt], None] = lambda _log, _error: None
+        """Told of each object that fails its checksum, before the reader is."""
 
     def load(self, log: LogName, gen: int, offset: int, compacted: bool = False) -> Segment | Fence | None:
         """The object whose first offset is `offset`, None if there is none. Raises Corrupt, Unavailable."""
@@ -45,14 +53,18 @@ class Segments:
             if hit:
                 self._decoded.move_to_end(key)
                 return hit[0]
+
+        def understand(body: bytes) -> Segment | Fence:
+            read = decode(key, body)
+            if isinstance(read, Segment) and (read.gen != gen or read.first != offset):
+                raise Corrupt("a segment of the log has another one's content", key)
+            return read
+
         try:
-            body = fetch(self._store, key, self._pace)
+            found = self._read(log, key, understand)
         except Absent:
             return None
-        found = decode(key, body)
         if isinstance(found, Segment):
-            if found.gen != gen or found.first != offset:
-                raise Corrupt(f"the log segment {key} is another one's content", key)
             self.remember(key, found)
         return found
 
@@ -78,6 +90,8 @@ class Segments:
         if not known or past >= known[-1]:
             more = list(known)
             after = (keys.compacted if compacted else keys.segment)(log, gen.gen, more[-1]) if more else prefix
+            if not more and low > 0:
+                after = (keys.compacted if compacted else keys.segment)(log, gen.gen, low - 1)
             while True:
                 page = self._list(prefix, after)
                 more += [o for o in (keys.parse_segment(k).offset for k in page) if o >= low]
@@ -91,6 +105,12 @@ class Segments:
                 while len(self._listings) > CACHE_LISTINGS:
                     self._listings.popitem(last=False)
         return known
+
+    def page(self, log: LogName, gen: Generation, limit: int) -> list[int]:
+        """The first `limit` first offsets of small segments above the boundary, by one listing. Raises Unavailable."""
+        prefix, low = keys.segment_prefix(log, gen.gen), max(gen.start, gen.boundary)
+        after = keys.segment(log, gen.gen, low - 1) if low > 0 else prefix
+        return [keys.parse_segment(key).offset for key in self._list(prefix, after, limit)]
 
     def find(self, log: LogName, gen: Generation, offset: int) -> Segment | None:
         """The segment of `gen` that holds `offset`, None if it isn't archived."""
@@ -158,10 +178,44 @@ class Segments:
                 yield found
             offset = end
 
-    def _list(self, prefix: str, after: str) -> list[str]:
+    def inputs(self, log: LogName, gen: Generation, offset: int) -> tuple[int, Sequence[Input]] | None:
+        """The end and the inputs of the large segment that holds `offset`, from its key index; None if there is no index.
+
+        Raises Corrupt, Unavailable.
+        """
+        firsts = self.firsts(log, gen, offset, compacted=True)
+        at = bisect.bisect_right(firsts, offset) - 1
+        if at < 0:
+            return None
+        key = keys.key_index(log, gen.gen, firsts[at])
+        try:
+            end, found = self._read(log, key, lambda body: keyindex.decode(key, body, gen.gen, firsts[at]))
+        except Absent:
+            return None
+        return (end, found) if end > offset else None
+
+    def fetch(self, key: str) -> bytes | None:
+        """The body of an object of the archive as it is in the store now, None if there is none. Raises Unavailable."""
+        try:
+            return fetch(self._store, key, self._pace)
+        except Absent:
+            return None
+
+    def _read(self, log: LogName, key: str, understand: Callable[[bytes], T]) -> T:
+        """What `understand` makes of an object. Raises Absent, Unavailable, and Corrupt if it fails twice."""
+        try:
+            return understand(fetch(self._store, key, self._pace))
+        except Corrupt:
+            try:
+                return understand(fetch(self._store, key, self._pace))
+            except Corrupt as error:
+                self.damaged(log, error)
+                raise
+
+    def _list(self, prefix: str, after: str, limit: int = PAGE) -> list[str]:
         for attempt in range(4):
             try:
-                return self._store.list(prefix, start_after=after, limit=PAGE)
+                return self._store.list(prefix, start_after=after, limit=limit)
             except StoreError as e:
                 if attempt == 3 or e.lasting:
                     raise Unavailable("the object store can't be listed") from e

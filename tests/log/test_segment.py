@@ -49,7 +49,6 @@ def test_every_flipped_bit_of_every_byte_is_corrupt_and_named() -> None:
             with pytest.raises(Corrupt) as caught:
                 decode(KEY, bytes(broken))
             assert caught.value.key == KEY
-            assert KEY in caught.value.message
 
 
 def test_every_truncation_and_every_addition_is_corrupt() -> None:
