@@ -8,18 +8,19 @@ a tool ends the turn: the agent gets a result that says so.
 from __future__ import annotations
 
 import base64
+import functools
+import itertools
 import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-import jsonschema
-import jsonschema_rs
 import orjson
 import structlog
 
 from app.core.errors import ByreError, Corrupt
-from app.core.tools import text_result
+from app.core.redact import Redactor
+from app.core.tools import bounded, text_result
 from app.log.heads import LogHead
 from app.services.descriptors import credential_context
 from app.services.tokens import Tokens
@@ -28,12 +29,17 @@ from app.store import keys
 from app.store.cipher import Cipher, Undecryptable
 from app.store.contract import Store, StoreError
 from app.store.keys import LogName
+from workers.arguments import refusal
 from workers.bridge.outputs import BridgeCall, BridgeProgress, BridgeResult
 from workers.mailbox import Mailbox
 
 RESULT_BYTES = 256 * 1024
 """A larger result is kept as a blob, and its event and the agent get a reference."""
 WRITE_SECONDS = 30.0
+WRITE_SLICE = 0.5
+PROGRESS_BYTES = 64 * 1024
+MOST_PROGRESS = 1000
+"""Larger and further reports of a call's progress are passed over: each is an event for ever."""
 
 Document = dict[str, Any]
 logger = structlog.get_logger(__name__)
@@ -98,23 +104,42 @@ class SessionTools:
         turn = self.turn
         if not turn:
             return text_result("no turn is open: tools can't be called now", error=True)
+        if not bounded(arguments):
+            return text_result("the arguments have too many levels or values, so the call was not made", error=True)
         made = BridgeCall(turn, self._kit.clock.id(), name, arguments)
-        self._mailbox.put([made])
-        if not made.written.wait(WRITE_SECONDS):
+        self._mailbox.put([made], size=len(orjson.dumps(arguments)))
+        if not self._written(made, cancelled):
             return text_result("the call could not be recorded, so it was not made", error=True)
+        told = itertools.count()
 
         def progressed(data: Any) -> None:
-            self._mailbox.put([BridgeProgress(turn, made.id, data)])
+            size = len(orjson.dumps(data))
+            if size > PROGRESS_BYTES or next(told) >= MOST_PROGRESS:
+                return
+            data = self._mask.value(data)
+            self._mailbox.put([BridgeProgress(turn, made.id, data)], size=size)
             progress(data)
 
         try:
-            result = self._kept(self._run(made, progressed, cancelled))
+            result = self._kept(self._mask.value(self._run(made, progressed, cancelled)))
         except Exception:
             # a bug of ours must not leave the call open
             logger.exception("a tool call failed", session=self._name.session, tool=name)
             result = text_result("the call failed in the server; its outcome is unknown", unknown=True)
-        self._mailbox.put([BridgeResult(turn, made.id, result)])
+        self._mailbox.put([BridgeResult(turn, made.id, result)], size=len(orjson.dumps(result)))
         return result
+
+    @functools.cached_property
+    def _mask(self) -> Redactor:
+        """Hides the session's credentials: a tool that repeats one would put it into the agent's memory, and so into checkpoints."""
+        return Redactor(self.secrets())
+
+    def _written(self, made: BridgeCall, cancelled: threading.Event) -> bool:
+        until = time.monotonic() + WRITE_SECONDS
+        while not made.written.wait(WRITE_SLICE):
+            if cancelled.is_set() or time.monotonic() >= until:
+                return False
+        return True
 
     def _run(self, made: BridgeCall, progress: Callable[[Any], None], cancelled: threading.Event) -> Document:
         try:
@@ -185,16 +210,3 @@ def texts(value: Any) -> list[str]:
     if isinstance(value, dict):
         value = list(value.values())
     return [text for part in value for text in texts(part)] if isinstance(value, list) else []
-
-
-def refusal(schema: Any, arguments: Any) -> str | None:
-    """Why `arguments` don't fit `schema`; None if they do. A schema that is none accepts nothing."""
-    try:
-        if jsonschema_rs.is_valid(schema, arguments):
-            return None
-        best = jsonschema.exceptions.best_match(jsonschema.Draft202012Validator(schema).iter_errors(arguments))
-    except (ValueError, jsonschema.SchemaError) as error:
-        return f"the tool's own schema is wrong: {str(error)[:200]}"
-    if best is None:
-        return "they are refused by the schema"
-    return f"{best.json_path}: {best.message[:300]}"

@@ -163,7 +163,8 @@ class TurnRunner:
             for output in outputs:
                 if isinstance(output, Steered):
                     steered[output.input_id] = True
-                elif isinstance(output, BridgeCall):
+                elif isinstance(output, BridgeCall) and output.turn == turn.turn_id and not cut:
+                    # any other is not in the log, or the turn ends: it is not made
                     output.written.set()
                 elif isinstance(output, Used):
                     self._used = output
