@@ -153,8 +153,8 @@ class Sweep:
             return self._ending(name, view, holder, too_many, consumed)
 
         try:
-            if self._writer.commit(name, decide, holder=holder) is None:
-                log.archive(name)  # the one before us may have settled it, and died before that was in a segment
+            # also if the one before us has settled it, and died before that was in a segment
+            self._writer.commit(name, decide, holder=holder)
         except Fenced:
             return
         logger.info("session taken over", session=name.session, status=claimed.status, attempts=head.attempts)

@@ -107,7 +107,12 @@ class Writer:
                 known = None if drafts else self._known(name, key)
             if known is None:
                 if not drafts:
-                    return None
+                    # that there is nothing to do is an answer, too: what it rests on must be in a segment
+                    if self.log.archive(name):
+                        return None
+                    if holder:
+                        raise Fenced("the log was recovered")
+                    continue
                 known = self._append(name, view, drafts, holder, key)
             if known is None:
                 continue
