@@ -162,7 +162,7 @@ class Runner:
         while True:
             view = log.view(self.name)
             state = view.state
-            parked = state.not_before / 1000 - self._t.writer.clock.now()
+            parked = (state.not_before - log.clock()) / 1000 if state.not_before else 0.0
             if state.status is Status.QUEUED and parked <= 0 and not self._mailbox.draining:
                 if not self._slot(lease):
                     return

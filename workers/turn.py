@@ -278,8 +278,8 @@ class TurnRunner:
                 return self._append_end("turn.interrupted", turn, {**data, "reason": reason}, keep=False)
             case RateLimited(seconds, detail) if reason is None:
                 wait = UNKNOWN_RESET_SECONDS if seconds is None else seconds
-                reset = self._writer.clock.now() + wait
-                data |= {"detail": detail, "retry_after": wait, "reset_ms": int(reset * 1000)}
+                reset_ms = self._writer.log.clock() + int(wait * 1000)
+                data |= {"detail": detail, "retry_after": wait, "reset_ms": reset_ms}
                 return self._append_end("rate_limited", turn, data, keep)
             case Failed(code, message):
                 return self._append_end("turn.failed", turn, {**data, "code": code, "message": message}, keep=False)

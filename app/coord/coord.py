@@ -137,6 +137,7 @@ class Coord(Protocol):
     """The contract; `RedisCoord` is the real one, `fake.FakeCoord` the stand-in for simulation."""
 
     def incarnation(self) -> str: ...
+    def clock(self) -> int: ...
     def append(
         self,
         log: str,
@@ -182,6 +183,10 @@ class RedisCoord:
     def incarnation(self) -> str:
         """The server's run id and boot key: changes with every restart, failover and flush."""
         return str(self._run("incarnation").decode())
+
+    def clock(self) -> int:
+        """Unix milliseconds on the one clock that every `not_before` and deadline here is on."""
+        return int(self._run("clock"))
 
     def append(
         self,

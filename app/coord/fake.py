@@ -76,6 +76,10 @@ class FakeCoord:
             self.memory.boot = f"{self._name}{self._boots}"
         return f"{self._name}{self._lives}.{self.memory.boot}"
 
+    def clock(self) -> int:
+        """As clock.lua."""
+        return self._now()
+
     def _open(self, log: str) -> LogKeys | None:
         found = self.memory.logs.get(log)
         return found if found and found.inc == self.incarnation() else None

@@ -11,8 +11,8 @@ import dataclasses
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import orjson
 import structlog
@@ -42,6 +42,8 @@ HEADS = 4096
 LATE_SECONDS = 600.0
 """A PUT answered later than this after the chain was read proves nothing until it is read again: its key may have been one that
 compaction or `byre gc` had freed. They free a key only a day after the chain has said that nobody may want it any more."""
+
+T = TypeVar("T")
 
 logger = structlog.get_logger(__name__)
 
@@ -161,9 +163,16 @@ class Log:
         change: StateChange | None = None,
     ) -> Appended:
         """`Coord.append`, repeated with the same ids where an answer was lost. Raises Unavailable if it stays unknown."""
+        return self._patiently(lambda: self.coord.append(log.text, batch, holder=holder, key=key, change=change))
+
+    def clock(self) -> int:
+        """Unix milliseconds on Redis's clock: what is parked until a time is parked by it, whatever a worker's own clock says."""
+        return self._patiently(self.coord.clock)
+
+    def _patiently(self, call: Callable[[], T]) -> T:
         for attempt in range(APPEND_TRIES):
             try:
-                return self.coord.append(log.text, batch, holder=holder, key=key, change=change)
+                return call()
             except Unavailable:
                 if attempt == APPEND_TRIES - 1:
                     raise

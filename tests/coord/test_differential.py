@@ -171,6 +171,7 @@ class Driver:
 
     def tick(self, ms: int) -> None:
         self._m.tick(ms)
+        self._same(lambda c: c.clock())
 
     def age_ids(self, log: str) -> None:
         self._m.age_ids(log)
