@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import threading
 import time
 from collections import deque
@@ -17,13 +18,17 @@ import structlog
 
 from app.core.redact import Redactor
 from workers.bridge.server import BridgeServer, Caller
-from workers.harness.base import Adapter, Output, Place, ProtocolError, Send
+from workers.harness.base import Adapter, Keep, Output, Place, ProtocolError, Send
 from workers.harness.lines import Item, LineReader, Lost
 from workers.mailbox import Mailbox
 from workers.process import Child, Deaf, Guardian
 from workers.protocol_errors import ProtocolErrors
 
 STDERR_KEPT = 4096
+KEPT = "byre-kept"
+"""File in the harness's home that holds what its adapter asked to Keep."""
+CACHES = frozenset({".cache", ".npm", "tmp", "node_modules", "__pycache__"})
+"""Folders in a harness's home that can be made anew."""
 
 logger = structlog.get_logger(__name__)
 
@@ -34,14 +39,28 @@ def native_files(adapter: Adapter, place: Place) -> list[Path]:
     Links aren't followed, for the agent could have made them: what it can't read itself must not get into its checkpoint.
     """
     found: list[Path] = []
-    for path in adapter.native_paths(place):
+    for path in (place.home / KEPT, *adapter.native_paths(place)):
         if path.resolve() != place.home.resolve() / path.relative_to(place.home):
             continue
         if path.is_dir():
-            found += sorted(file for file in path.rglob("*") if file.is_file() and not file.is_symlink())
+            found += _below(path)
         elif path.is_file():
             found.append(path)
+    return list(dict.fromkeys(found))
+
+
+def _below(folder: Path) -> list[Path]:
+    found: list[Path] = []
+    for here, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if name not in CACHES)
+        paths = (Path(here, name) for name in sorted(files))
+        found += [path for path in paths if path.is_file() and not path.is_symlink()]
     return found
+
+
+def _kept(place: Place) -> bytes:
+    path = place.home / KEPT
+    return path.read_bytes() if path.is_file() else b""
 
 
 class Host:
@@ -92,7 +111,7 @@ class Host:
         """
         fresh = place.fresh or not native_files(adapter, place)
         bridge = BridgeServer(caller)
-        place = dataclasses.replace(place, bridge_socket=bridge.path, fresh=fresh)
+        place = dataclasses.replace(place, bridge_socket=bridge.path, fresh=fresh, kept=_kept(place))
         try:
             child = guardian.spawn(adapter.command(place), env=adapter.environment(place), cwd=place.cwd, deadline=deadline)
         except BaseException:
@@ -156,14 +175,16 @@ class Host:
         return self.adapter.decode(line)
 
     def _answered(self, outputs: list[Output]) -> list[Output]:
-        """Writes what is to be sent, and gives the rest."""
+        """Writes what is to be sent or kept, and gives the rest."""
         for output in outputs:
+            if isinstance(output, Keep):
+                (self.place.home / KEPT).write_bytes(output.data)
             if isinstance(output, Send):
                 try:
                     self.child.send(output.data)
                 except Deaf as error:
                     logger.warning("the harness didn't take an answer", session=self.place.session_id, why=str(error))
-        return [output for output in outputs if not isinstance(output, Send)]
+        return [output for output in outputs if not isinstance(output, Send | Keep)]
 
     def _read_stderr(self) -> None:
         reader = self._readers[1]

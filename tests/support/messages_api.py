@@ -120,10 +120,12 @@ class _Handler(BaseHTTPRequestHandler):
         lines = answers[min(done, len(answers) - 1)] or ["done"]
         if lines[0].startswith("@status ") and self._refuse(text, lines[0].split()[1:]):
             return
-        if not body.get("stream"):
+        if not body.get("stream") and lines[0] == "@malformed":
+            self._plain(200, b"{rubbish")
+        elif not body.get("stream"):
             self._json(200, _whole(body, [line for line in lines if not line.startswith("@")] or ["ok"]))
-            return
-        self._stream(body, lines)
+        else:
+            self._stream(body, lines)
 
     def _refuse(self, text: str, words: list[str]) -> bool:
         named = dict(word.split("=", 1) for word in words[1:])

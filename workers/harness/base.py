@@ -71,7 +71,8 @@ class Place:
     `fresh` means that there is no native state: the session starts now. `bridge_socket` is the unix socket of the tool bridge,
     on which JSON lines go: `{"id": n, "tool": name, "arguments": {...}}` there, then any number of `{"id": n, "progress":
     any}` and one `{"id": n, "result": Result}` back. `model`, `instructions` and `reasoning_effort` are those of the session's
-    configuration ("": the harness's default); `variables` go into the process's environment: model keys, and what the deployment adds.
+    configuration ("": the harness's default); `variables` go into the process's environment: model keys, and what the deployment adds;
+    `kept` is what a former process asked to Keep.
     """
 
     home: Path
@@ -83,6 +84,7 @@ class Place:
     instructions: str = ""
     reasoning_effort: str = ""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
+    kept: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,13 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """No output, but something to remember with the native state: the next process finds it in `Place.kept`."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Used:
     """What the running turn has used up to now: `usage` as in Done, `cost_usd` None if it isn't known."""
 
@@ -190,7 +199,7 @@ class RateLimited:
 
 
 Output = (
-    Delta | Message | Thinking | ToolCall | ToolProgress | ToolResult | Steered | Send | Used
+    Delta | Message | Thinking | ToolCall | ToolProgress | ToolResult | Steered | Send | Keep | Used
     | Done | Failed | Interrupted | RateLimited
 )  # fmt: skip
 ENDS = (Done, Failed, Interrupted, RateLimited)

@@ -22,8 +22,10 @@ MCP_NAME = "byre"
 MCP_PREFIX = f"mcp__{MCP_NAME}__"
 PERMISSION_MODES = ("acceptEdits", "auto", "bypassPermissions", "dontAsk", "plan")
 
-_NEVER = ("CronCreate", "CronDelete", "CronList", "ScheduleWakeup", "Monitor", "EnterWorktree", "ExitWorktree")
-"""Built-in tools that would wake the agent without a turn, or leave the workspace."""
+_NEVER = (
+    "CronCreate", "CronDelete", "CronList", "ScheduleWakeup", "Monitor", "EnterWorktree", "ExitWorktree", "ListAgents", "SendMessage",
+)  # fmt: skip
+"""Built-in tools that would wake the agent without a turn, leave the workspace, or speak to other sessions on the host."""
 _FLAGS = {
     "IS_SANDBOX": "1",  # or it refuses bypassPermissions to root, as whom containers run
     "DISABLE_TELEMETRY": "1",
@@ -34,6 +36,7 @@ _FLAGS = {
     "CLAUDE_CODE_DISABLE_CRON": "1",
     "CLAUDE_CODE_DISABLE_AUTO_MEMORY": "1",  # its memory is the conversation, no more and no less
     "CLAUDE_CODE_ADDITIONAL_DIRECTORIES_CLAUDE_MD": "1",
+    "ENABLE_TOOL_SEARCH": "false",  # the session's tools are few, and the model is to see them all
     "CLAUDE_CODE_EAGER_FLUSH": "1",  # the transcript is on disk before the result is told
     "CLAUDE_CODE_MAX_RETRIES": "4",  # about eight seconds of retries, then the turn is ours to judge
     "MCP_TOOL_TIMEOUT": "3600000",  # ms; the worker's own deadlines are shorter

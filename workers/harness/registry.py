@@ -19,6 +19,7 @@ def offered(settings: Settings) -> Makers:
     known: Makers = {
         "script": ScriptAdapter,
         "claude": claude.maker(_claude(settings, path)),
+        **(_acp(settings, path) if settings.acp_agents else {}),
     }
     missing = [name for name in settings.harnesses if name not in known]
     if missing:
@@ -36,3 +37,10 @@ def _claude(settings: Settings, path: str) -> ClaudeOptions:
         search_path=path,
         watch_cost=settings.turn_cost_usd > 0,
     )
+
+
+def _acp(settings: Settings, path: str) -> Makers:
+    from workers.harness import acp  # its types take 1.6 s of CPU to load: only where there is such an agent
+
+    options = acp.AcpOptions(allow=settings.acp_permission == "allow", variables=settings.acp_env, search_path=path)
+    return {name: acp.maker(name, command, options) for name, command in settings.acp_agents.items()}
