@@ -47,6 +47,10 @@ class Server:
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 
+    def failures(self) -> list[str]:
+        """Lines of its log that tell of something nobody foresaw."""
+        return [line for line in self.log().splitlines() if "Traceback" in line or '"level": "error"' in line]
+
     def stop(self, timeout: float = 10) -> float:
         """Sends SIGTERM and gives the seconds until it was gone; what is left after `timeout` is killed."""
         began = time.monotonic()
