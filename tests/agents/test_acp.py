@@ -117,7 +117,8 @@ def test_the_real_one_runs_a_turn_with_tools(stack: Stack, api: MessagesApi) -> 
             one, f'@think hm\nI will look.\n@tool Bash {shell}\n@tool mcp__byre__calc_add {{"a": 2, "b": 40}}\nDone.'
         )
     assert events[-1]["type"] == "turn.completed", events[-1]
-    assert texts(events) == ["I will look.", "Done."]
+    said = texts(events)  # it may say something of its own about its permission mode in between
+    assert (said[0], said[-1]) == ("I will look.", "Done.")
     calls = [event["data"] for event in events if event["type"] == "tool.call"]
     assert [call["name"] for call in calls] == ["Bash", "calc_add"]
     results = [event["data"]["result"]["content"][0]["text"] for event in events if event["type"] == "tool.result"]

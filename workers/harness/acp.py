@@ -38,6 +38,8 @@ from workers.harness.base import (
 )
 
 LINE_LIMIT = 8 << 20
+ASKING = "default"
+"""The mode in which agents ask before they act, so that the deployment's answer counts; others may act, or refuse, unasked."""
 _AUTH_REQUIRED = -32000
 _LIMIT_WORDS = ("rate limit", "rate_limit", "429", "overloaded", "529", "usage limit")
 
@@ -181,7 +183,14 @@ class AcpAdapter:
         kept_now: list[Output] = [] if kept else [Keep(self._session.encode())]
         if self._cancelled:
             return [*kept_now, *self._end(Interrupted())]
+        if ASKING in _modes(result):
+            request = schema.SetSessionModeRequest(session_id=self._session, mode_id=ASKING)
+            return [*kept_now, Send(self._peer.request("session/set_mode", request, self._mode_set))]
         return [*kept_now, Send(self._choose_model())]
+
+    def _mode_set(self, result: Any, error: Any) -> list[Output]:
+        """An agent that refuses it goes on as it is."""
+        return self._end(Interrupted()) if self._cancelled else [Send(self._choose_model())]
 
     def _choose_model(self) -> bytes:
         turn = self._turn
@@ -276,6 +285,12 @@ def _message(error: Any) -> str:
     data = error.get("data")
     details = data.get("details", data) if isinstance(data, dict) else data
     return f"{error.get('message', 'no message')}{f': {details}' if details else ''}"[:2000]
+
+
+def _modes(result: Any) -> set[str]:
+    """Which modes the session offers besides the one that it is in."""
+    modes = (result or {}).get("modes") or {}
+    return {str(mode["id"]) for mode in modes.get("availableModes") or ()} - {modes.get("currentModeId")}
 
 
 def _models(result: Any) -> dict[str, str]:
