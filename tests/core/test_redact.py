@@ -46,3 +46,17 @@ def test_longer_secrets_first_and_short_ones_not_at_all() -> None:
 
 def test_special_characters_are_no_patterns() -> None:
     assert Redactor(["a.c*(e]^g$"]).text("abcccccegxx a.c*(e]^g$") == f"abcccccegxx {MASK}"
+
+
+def test_an_end_that_may_become_a_secret_is_held_back() -> None:
+    redactor = Redactor(["secret-one", 'with "quotes"'])
+    assert [redactor.held(text) for text in ("", "x", "a secr", "a secret-one", "secret-on", "s", 'with \\"q')] == [
+        0,
+        0,
+        4,
+        0,
+        9,
+        1,
+        8,
+    ]
+    assert Redactor().held("secret") == 0
