@@ -32,7 +32,7 @@ import zstandard
 
 from app.core import ids
 from app.core.errors import Corrupt, Missing, Unavailable
-from app.store import keys
+from app.store import keys, trash
 from app.store.cipher import Cipher, Undecryptable
 from app.store.contract import Absent, PreconditionFailed, Store, StoreError
 from app.store.puts import parse_json, put_once
@@ -272,8 +272,12 @@ def _entries(manifest: Manifest, key: str) -> tuple[list[dict[str, Any]], list[d
 
 
 def _get(store: Store, key: str, absent: str = "no such object") -> bytes:
+    """The object, also if `byre gc` has put it into the trash: it looks for what is in use again only before it deletes."""
     try:
-        return store.get(key).body
+        try:
+            return store.get(key).body
+        except Absent:
+            return trash.find(store, key).body
     except Absent:
         raise Missing(absent) from None
     except StoreError as error:

@@ -27,3 +27,10 @@ def normal(text: str) -> str | None:
     """`text` in lower case if it is an id (the contract allows upper-case hex), else None."""
     lowered = text.lower()
     return lowered if _HEX32.match(lowered) else None
+
+
+def time_ms(id: str) -> int:
+    """Milliseconds since 1970 at which an id was made. Raises ValueError for what is no id."""
+    if normal(id) is None:
+        raise ValueError(f"not an id: {id[:80]!r}")
+    return int(id[:12], 16)

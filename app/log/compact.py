@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 
@@ -24,12 +24,12 @@ from app.core.chain import Generation
 from app.core.errors import Corrupt, Unavailable
 from app.log import heads, keyindex
 from app.log.heads import LogHead
-from app.log.log import Log
 from app.log.segment import Segment, encode, unmark
+from app.log.segments import Segments
 from app.store import keys
-from app.store.contract import PreconditionFailed
+from app.store.contract import PreconditionFailed, Store
 from app.store.keys import LogName
-from app.store.puts import put_once
+from app.store.puts import Pace, put_once
 
 LARGE_BYTES = 4 * 2**20
 """Plain bytes at which a large segment is full."""
@@ -52,12 +52,23 @@ class Compacted(NamedTuple):
     size: int
 
 
+class Archive(Protocol):
+    """What compaction needs of a `Log`: its store, and the head object with its cache."""
+
+    store: Store
+    segments: Segments
+    pace: Pace
+
+    def head(self, log: LogName, gen: int | None = None) -> LogHead: ...
+    def keep(self, log: LogName, head: LogHead, asked: float | None = None) -> LogHead: ...
+
+
 class Compactor:
     """Compacts logs. Any number of them may run at once, also on one log. `now` gives unix seconds."""
 
     def __init__(
         self,
-        log: Log,
+        log: Archive,
         now: Callable[[], float] = time.time,
         *,
         large_bytes: int = LARGE_BYTES,
@@ -67,8 +78,8 @@ class Compactor:
         self._log, self._now = log, now
         self._large_bytes, self._large_events, self._small_segments = large_bytes, large_events, small_segments
 
-    def due(self, name: LogName, upto: int) -> bool:
-        """Whether the log, archived up to offset `upto`, has so many small segments that compacting pays.
+    def due(self, name: LogName, upto: int = 2**62) -> bool:
+        """Whether the log, archived up to offset `upto` if that is known, has so many small segments that compacting pays.
 
         Asks the store only if there are events enough above the boundaries; then for a listing per generation that has some.
         Raises Missing, Corrupt, Unavailable.

@@ -41,7 +41,7 @@ def leftovers(segments: Segments, under: Under, name: LogName, chain: Chain, now
     since = int(now) - DAY
     for gen in chain:
         prefix, boundary = keys.segment_prefix(name, gen.gen), gen.settled_boundary(since)
-        for key in under(prefix, prefix):
+        for key in under(prefix, prefix) if boundary > gen.start else ():
             if keys.parse_segment(key).offset >= boundary:
                 break
             body = _segment(segments, key)

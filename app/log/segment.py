@@ -79,6 +79,11 @@ def encode_fence(put_id: str) -> bytes:
     return orjson.dumps({"fence": put_id})
 
 
+def is_fence(body: bytes) -> bool:
+    """Whether this is the body of a fence."""
+    return body.startswith(b'{"fence":')
+
+
 def decode(key: str, body: bytes) -> Segment | Fence:
     """What was read at `key`. Raises Corrupt, naming the key, unless every byte is as it was written."""
     line, _, frame = body.partition(b"\n")
