@@ -63,6 +63,7 @@ class Wire:
         self._source, self._sink = source, sink
         self._half = b""
         self._turns: deque[dict[str, Any]] = deque()
+        self._early: list[dict[str, Any]] = []
         self.steers: deque[dict[str, Any]] = deque()
         self.turn_id: str | None = None
         self._interrupted = False
@@ -70,11 +71,14 @@ class Wire:
     def next_turn(self) -> dict[str, Any]:
         """Waits for a turn and makes it the running one. Raises Gone."""
         self.turn_id, self._interrupted = None, False
+        self.steers.clear()
         while not self._turns:
             self.wait(None)
         turn = self._turns.popleft()
         self.turn_id = turn["turn_id"]
-        self.steers.clear()
+        early, self._early = self._early, []
+        for command in early:
+            self._obey(command)
         return turn
 
     def send(self, kind: str, **fields: Any) -> None:
@@ -128,8 +132,14 @@ class Wire:
             command = json.loads(line)
             if command["type"] == "turn":
                 self._turns.append(command)
-            elif self.turn_id is not None and command.get("turn_id") == self.turn_id:
-                if command["type"] == "interrupt":
-                    self._interrupted = True
-                elif command["type"] == "steer":
-                    self.steers.append(command)
+            elif any(turn["turn_id"] == command.get("turn_id") for turn in self._turns):
+                self._early.append(command)  # it came right behind its turn, which hasn't begun
+            else:
+                self._obey(command)
+
+    def _obey(self, command: dict[str, Any]) -> None:
+        if self.turn_id is not None and command.get("turn_id") == self.turn_id:
+            if command["type"] == "interrupt":
+                self._interrupted = True
+            elif command["type"] == "steer":
+                self.steers.append(command)
