@@ -57,6 +57,15 @@ class Recovery:
                 return
         raise Unavailable("the session's log can't be recovered now")
 
+    def begin(self, log: LogName, head: LogHead) -> None:
+        """Makes a log that was created just now warm: it is known to be empty, so the store isn't asked. Raises Unavailable."""
+        raw = orjson.dumps(State().to_json())
+        first = head.last
+        self.coord.seed(
+            log.text,
+            Seed(first.gen, first.inc, 0, raw, str(State().status), 0, head.epoch, head.vendor, raw, "", self.grace_ms, {}, {}),
+        )
+
     def _next_generation(self, log: LogName, head: LogHead, inc: str) -> bool:
         """Closes the last generation and names the next; False if another got in between."""
         last = head.last

@@ -11,7 +11,7 @@ import structlog
 from app.coord.coord import Coord
 from app.core import cursor, ids
 from app.core.cursor import Position
-from app.core.errors import Corrupt, CursorUnavailable, Invalid, Missing, Unsupported
+from app.core.errors import Corrupt, CursorUnavailable, Invalid, Missing, Unavailable, Unsupported
 from app.core.principal import Principal
 from app.core.session import State, Status
 from app.log import events, heads
@@ -73,6 +73,10 @@ class Sessions:
         }
         name = LogName(principal.tenant, session_id)
         head = heads.create(self.log.store, name, self.coord.incarnation(), {"id": session_id, **doc}, self.log.pace)
+        try:
+            self.log.recovery.begin(name, head)
+        except Unavailable:
+            logger.info("a new session is cold: Redis can't be reached", session=session_id)
         return _shown(self.log.keep(name, head), State())
 
     def get(self, principal: Principal, id: str) -> Document:
