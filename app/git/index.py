@@ -12,6 +12,7 @@ folder named. What can't be stored (nested repositories without a commit, files 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shutil
@@ -92,12 +93,15 @@ class PrivateIndex:
         """Walks over the worktree. With `ignored`, ignored paths are listed too. Raises TooLarge, GitError."""
         if not self.path.exists() or self._is_sparse():
             self.seed()
+        forced = self._follow()
         options = ["--ignored=matching"] if ignored else []
         try:
             done = self._worktree.run(*_SCAN, *options, index=self.path, environment={"GIT_OPTIONAL_LOCKS": "1"})
         except GitTooMuch as error:
             raise _too_large([path for kind, path in _entries(error.begun) if kind == b"?"], 0, self._worktree.path) from None
-        return self._sort(done.out)
+        found = self._sort(done.out)
+        found.changed += forced
+        return found
 
     def take(self, found: Found) -> None:
         """Puts what was found into the index. What can't be put there goes to `found.left`."""
@@ -145,6 +149,45 @@ class PrivateIndex:
         found.nested = self._note_links([*found.repositories, *(path for kind, path in _entries(answer) if kind == b"s")])
         return found
 
+    def _follow(self) -> list[bytes]:
+        """Makes the private index track the paths that the worktree's own index tracks, where that has changed.
+
+        Only ignored files make a difference: `git add -f` and `git mv` track them, `git rm --cached` lets them go. Gives the paths that
+        must be taken in although a walk doesn't see them.
+        """
+        own, memory = self._worktree.git_dir / "index", self._worktree.private / "followed"
+        try:
+            about = own.stat()
+        except OSError:
+            return []
+        stamp = f"{about.st_mtime_ns} {about.st_size} {about.st_ino}"
+        known = memory.read_text().split("\n") if memory.exists() else ["", ""]
+        if known[0] == stamp:
+            return []
+        listed = self._worktree.run("ls-files", "-z").out
+        digest = hashlib.sha256(listed).hexdigest()
+        forced: list[bytes] = []
+        if known[1] != digest:
+            theirs = set(listed.split(b"\0")) - {b""}
+            ours = set(self._worktree.run("ls-files", "-z", index=self.path).out.split(b"\0")) - {b""}
+            forced = sorted(theirs - ours)
+            self._let_go(sorted(ours - theirs))
+        memory.write_text(f"{stamp}\n{digest}")
+        return forced
+
+    def _let_go(self, paths: list[bytes]) -> None:
+        """Takes those of `paths` out of the index that are ignored now."""
+        top = os.fsencode(self._worktree.path)
+        there = [path for path in paths if _is_there(top, path)]
+        if not there:
+            return
+        data = b"".join(b"./" + path + b"\0" for path in there)  # So that no name begins with a colon, which would be magic.
+        plain = {"GIT_LITERAL_PATHSPECS": "0"}
+        ignored = self._worktree.run("check-ignore", "-z", "--stdin", input=data, environment=plain, ok=(0, 1)).out
+        if ignored:
+            data = b"".join(entry[2:] + b"\0" for entry in ignored.split(b"\0") if entry)
+            self._worktree.run("update-index", "--force-remove", "-z", "--stdin", index=self.path, input=data)
+
     def _large(self, changed: list[bytes]) -> list[bytes]:
         """Those that git-lfs keeps outside of git."""
         if not self._worktree.repo.views.git.lfs or not changed:
@@ -191,6 +234,16 @@ def _entries(answer: bytes) -> Iterable[tuple[bytes, bytes]]:
             yield b"s" if fields[2].startswith(b"S") else b"c", fields[8]
         elif kind == b"u":
             yield b"c", entry.split(b" ", 10)[10]
+
+
+def _is_there(top: bytes, path: bytes) -> bool:
+    """Whether a path exists, and no directory on its way is a link."""
+    place = top
+    for part in path.split(b"/")[:-1]:
+        place += b"/" + part
+        if os.path.islink(place):  # noqa: PTH114 - paths are bytes
+            return False
+    return os.path.lexists(top + b"/" + path)
 
 
 def _size(top: Path, path: bytes) -> int:

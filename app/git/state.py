@@ -130,13 +130,13 @@ def _put_entries(worktree: Worktree, state: State) -> None:
 
 
 def _stashes(worktree: Worktree) -> tuple[tuple[str, str], ...]:
-    """Stashes are the repository's; those of a task are known by the end of its branch's name. Oldest first."""
+    """Stashes are the repository's; those of a task are known by its branch's name, or by the one that it is on. Oldest first."""
     log = worktree.repo.common / "logs" / "refs" / "stash"
     with contextlib.suppress(OSError):
         if log.is_file() and log.stat().st_size <= _MAX_BYTES:
             found = [_STASH.match(line) for line in log.read_text("utf-8", "replace").splitlines()]
-            mark = f"-{worktree.task[-8:]}:"
-            return tuple((match[1], match[2]) for match in found if match and mark in match[2])
+            own, on = f"-{worktree.task[-8:]}:", f" {(worktree.head().ref or '').removeprefix('refs/heads/')}:"
+            return tuple((match[1], match[2]) for match in found if match and (own in match[2] or on in match[2]))
     return ()
 
 
