@@ -209,6 +209,18 @@ def test_retention(tmp_path: Path, keep: Keep, left: int) -> None:
     assert all(lab.restorable(ckpt) for ckpt in found)
 
 
+def test_the_current_one_stays_also_behind_newer_ones_of_lost_turns(tmp_path: Path) -> None:
+    lab, made = busy(tmp_path)
+    orphans = []
+    for _ in range(3):
+        lab.clock.at += 60
+        orphans.append(lab.checkpoint(0, 1))
+    lab.clock.at += 3 * DAY
+    gc(lab, keep=Keep(newest=1))
+    found = [keys.last_part(key) for key in all_keys(lab.store, keys.checkpoint_prefix("acme", lab.name.session or ""))]
+    assert found == [made[2], orphans[-1]]
+
+
 @given(st.integers(1, 5), st.lists(st.integers(0, 10), min_size=1, max_size=12), st.integers(0, 11))
 def test_the_current_the_newest_and_the_young_always_stay(newest: int, ages: list[int], current: int) -> None:
     now = 2_000_000_000.0
@@ -350,6 +362,7 @@ def test_of_an_erased_session_everything_goes_for_good(tmp_path: Path) -> None:
     left = all_keys(lab.store, keys.session_prefix("acme", lab.name.session or ""))
     assert key in left
     assert all(each == key or isinstance(decode(each, lab.store.get(each).body), Fence) for each in left)
+    assert len(left) > 1, "fences stay, for a stalled writer must meet them"
     assert not [each for each in all_keys(lab.store, keys.trash_prefix("acme")) if "/sessions/" in each]
 
 
