@@ -69,7 +69,7 @@ def remote(text: str, roots: Sequence[Path], field: str = "repo_path", *, strip:
     if found:
         return _from_url(found, field, strip)
     found = _SCP.match(text)
-    if found and "::" not in text and not found["path"].startswith(("-", "~-")):
+    if found and "::" not in text and "://" not in text and not found["path"].startswith(("-", "~-")):
         return Remote("ssh", text, found["host"])
     raise Invalid(f"{field}: only https, ssh and git addresses are allowed, and directories under the repository roots", field)
 
