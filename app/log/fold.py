@@ -54,7 +54,11 @@ def start_state(segments: Segments, log: LogName, chain: Chain, gen: int) -> Sta
     entry, before = chain[index], chain[:index]
     if not before:
         return State()
-    state, _ = state_at(segments, log, before, entry.start)
+    if before[-1].start == entry.start:
+        # nothing was archived in the one before: if it began by a restore, so does this one
+        state = start_state(segments, log, before, before[-1].gen)
+    else:
+        state, _ = state_at(segments, log, before, entry.start)
     if entry.restored:
         checkpoint = state.checkpoint
         if checkpoint is None or checkpoint.id != entry.restored:
