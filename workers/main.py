@@ -16,10 +16,12 @@ import structlog
 
 from app import wiring
 from app.coord.coord import Caps
+from app.log.compact import Compactor
 from app.services.writer import Clock, Writer
 from app.settings import Settings
 from app.store.cipher import Cipher
 from workers.byre import ByreHalf
+from workers.compaction import Compaction
 from workers.executor_calls import ExecutorCalls
 from workers.harness import registry
 from workers.lease import Renewer
@@ -108,6 +110,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
             seconds=TOOL_SECONDS,
         ),
         task_session=byre.session,
+        compaction=Compaction(Compactor(log), pool_threads),
     )
     served = RequestServer(byre.requests, byre.host, byre.work.handlers(), failed("requests"))
     pool = Pool(tools, list(adapters), settings.worker_slots, failed("claim"))

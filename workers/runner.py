@@ -27,6 +27,7 @@ from app.services.model_keys import ModelKeys, secret_values
 from app.services.restoring import publish
 from app.services.writer import Writer
 from app.store.keys import LogName
+from workers.compaction import Compaction
 from workers.harness.base import Adapter, Place
 from workers.host import Host
 from workers.lease import Lease, Renewer
@@ -66,6 +67,7 @@ class Tools(NamedTuple):
     kit: ToolKit
     task_session: Callable[[LogName, LogHead], TaskSession]
     model_keys: ModelKeys
+    compaction: Compaction | None = None
 
 
 class Runner:
@@ -179,6 +181,8 @@ class Runner:
                 continue
             if answer is not Answer.OK:
                 self._log.warning("lease not given back", answer=str(answer))
+            elif self._t.compaction and not self._mailbox.draining:
+                self._t.compaction.released(self.name, view.arch)
             return
 
     def _turn(self, turns: TurnRunner, head: LogHead, lease: Lease, state: State, gen: int) -> str:
