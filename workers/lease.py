@@ -28,6 +28,11 @@ class Lease:
         self._gone = False
 
     @property
+    def owner(self) -> str:
+        """Names this very lease, on disk."""
+        return f"{self.holder.worker}.{self.holder.epoch}"
+
+    @property
     def alive(self) -> bool:
         """Whether it may still be believed in."""
         return not self._gone and time.monotonic() < self.deadline

@@ -139,6 +139,7 @@ class Runner:
             finally:
                 self._t.renewer.remove(lease)
                 lease.extended = lambda _: None
+                self._t.workspaces.remove(self.name, lease.owner)
 
     def _turns(self, head: LogHead, lease: Lease) -> None:
         log = self._t.writer.log
@@ -190,7 +191,7 @@ class Runner:
         if self._host is None or self._host.child.wait(0) is not None:
             self._drop_host()
             try:
-                place = self._t.workspaces.materialise(self.name, state.checkpoint)
+                place = self._t.workspaces.materialise(self.name, state.checkpoint, lease.owner)
                 if self._task:
                     place = dataclasses.replace(place, cwd=self._task.path)
                 self._host = self._start(head, place, lease)
@@ -255,7 +256,7 @@ class Runner:
     def _release(self, lease: Lease, *, force: bool) -> Answer:
         """Gives the lease back, when nothing of the session is left here: its next holder may be on this host."""
         self._drop_host()
-        self._t.workspaces.remove(self.name)
+        self._t.workspaces.remove(self.name, lease.owner)
         return self._t.coord.release(self.name.text, lease.holder, force=force)
 
     def _wait_warm(self, parked: float) -> bool:

@@ -294,7 +294,7 @@ class TurnRunner:
     def _save(self, host: Host) -> str:
         view = self._writer.log.view(self._name)
         at = {"gen": view.state.turn.gen, "offset": view.state.turn.since} if view.state.turn else {"gen": 0, "offset": -1}
-        return self._workspaces.save(self._name, host, at)
+        return self._workspaces.save(self._name, host, at, self._lease.owner)
 
     def _append_end(self, kind: str, turn: Turn, data: dict[str, Any], keep: bool) -> Outcome:
         """One batch: what is still open of the turn's calls, and its end; durable before this returns."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from app.core.errors import Missing, Unavailable
+from app.core.errors import Fenced, Missing, Unavailable
 from app.core.session import Checkpoint
 from app.log import heads
 from app.store import keys
@@ -263,8 +263,9 @@ class SimWorkspaces:
     def __init__(self, guardian: SimGuardian, store: Store, world: World) -> None:
         self._guardian, self._store, self._w = guardian, store, world
         self._pace = world.pace()
+        self._owners: dict[str, str] = {}
 
-    def materialise(self, name: LogName, latest: Checkpoint | None) -> Place:
+    def materialise(self, name: LogName, latest: Checkpoint | None, owner: str) -> Place:
         memory: list[str] = []
         if latest:
             assert name.session
@@ -276,10 +277,13 @@ class SimWorkspaces:
                 raise Missing("no such checkpoint") from None
         self._guardian.oracle.remembers(name.text, memory, latest.id if latest else None)
         self._guardian.disk[name.text] = list(memory)
+        self._owners[name.text] = owner
         return Place(home=Path("/home") / name.text, cwd=Path("/work"), session_id=name.session or "", fresh=latest is None)
 
-    def save(self, name: LogName, host: SimHost, meta: dict[str, Any]) -> str:
+    def save(self, name: LogName, host: SimHost, meta: dict[str, Any], owner: str) -> str:
         assert name.session
+        if self._owners.get(name.text) != owner:
+            raise Fenced("the session's directories are another lease's")
         ckpt = "c" + self._w.token()
         body = orjson.dumps({"id": ckpt, "meta": meta, "memory": self._guardian.disk[name.text]})
         for _ in range(4):
@@ -290,5 +294,7 @@ class SimWorkspaces:
                 self._w.scheduler.sleep(0.2)
         raise Unavailable("the checkpoint could not be saved")
 
-    def remove(self, name: LogName) -> None:
-        self._guardian.disk.pop(name.text, None)
+    def remove(self, name: LogName, owner: str) -> None:
+        if self._owners.get(name.text) == owner:
+            del self._owners[name.text]
+            self._guardian.disk.pop(name.text, None)
