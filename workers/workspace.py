@@ -3,9 +3,10 @@
 A session without a task has a directory with `home` (the harness's HOME, its native state in it) and `work` (the scratch directory that it
 works in). Both belong to its checkpoints: `work` as a whole up to `SCRATCH_BYTES`, of `home` what the adapter calls native state.
 
-Rules: a harness starts only in directories that were made from the state's checkpoint just now; what another life left there is removed
-first. Directories belong to one lease (`owner`): a worker that slept through the end of its lease and cleans up when it wakes must not
-take those of its successor, which have the same path. The path is the same on every worker with the same BYRE_WORKSPACES, since harnesses key their own state by it.
+Rules: a harness starts only in directories that were made from the state's checkpoint just now; what another life left there is
+removed first. Directories belong to one lease (`owner`): a worker that slept through the end of its lease and cleans up when it wakes
+must not take those of its successor, which have the same path. The path is the same on every worker with the same BYRE_WORKSPACES,
+since harnesses key their own state by it.
 """
 
 from __future__ import annotations
