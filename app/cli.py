@@ -61,8 +61,23 @@ def _parser() -> argparse.ArgumentParser:
     tail.add_argument("--data", type=Path, metavar="DIR", help="data directory of the `byre dev` to ask (~/.local/share/byre)")
     tail.set_defaults(run=_tail)
 
-    check = commands.add_parser("check", help="show the settings and try each connection", epilog=EPILOG)
+    check = commands.add_parser("check", help="show the settings and try each connection, or verify a session", epilog=EPILOG)
+    check.add_argument("--session", metavar="ID", help="read everything of this session again instead, and verify it")
+    check.add_argument("--tenant", help="tenant of the session (looked for)")
+    check.add_argument("--thaw", action="store_true", help="let a frozen session go on, if all of it is whole again")
     check.set_defaults(run=_check)
+
+    gc = commands.add_parser("gc", help="count what no session needs any more, or let it go", epilog=EPILOG)
+    gc.add_argument("--apply", action="store_true", help="move it into the trash, and empty old trash (else: only say)")
+    gc.add_argument("--tenant", help="only of this tenant")
+    gc.add_argument("--undo", nargs="?", const="", metavar="RUN", help="bring back what a run moved away (the latest)")
+    gc.set_defaults(run=_gc)
+
+    purge = commands.add_parser("purge", help="erase a session for good", epilog=EPILOG)
+    purge.add_argument("--session", required=True, metavar="ID", help="its id")
+    purge.add_argument("--tenant", help="tenant of the session (looked for)")
+    purge.add_argument("--yes", action="store_true", help="really do it (else: only say what would go)")
+    purge.set_defaults(run=_purge)
     return parser
 
 
@@ -143,10 +158,26 @@ def _tail(arguments: argparse.Namespace) -> int:
     return cli_tail.run(given, _directory(arguments.data) or given.data, arguments.session, arguments.after)
 
 
-def _check(_: argparse.Namespace) -> int:
+def _check(arguments: argparse.Namespace) -> int:
+    if arguments.session:
+        from app import cli_check_session
+
+        return cli_check_session.run(settings.load(), arguments)
     from app import cli_check
 
     return cli_check.run(settings.environment())
+
+
+def _gc(arguments: argparse.Namespace) -> int:
+    from app import cli_gc
+
+    return cli_gc.run(settings.load(), arguments)
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    from app import cli_purge
+
+    return cli_purge.run(settings.load(), arguments)
 
 
 def _directory(path: Path | None) -> Path | None:

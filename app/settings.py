@@ -169,6 +169,12 @@ class Settings:
     drain_seconds: float = _setting(parse.seconds(0, 86_400), "20", "time for running turns when a worker is told to stop")
     max_attempts: int = _setting(parse.whole(1, 1000), "3", "workers that one turn may cost before its session fails")
 
+    # Retention
+    keep_checkpoints: str = _setting(
+        parse.kept, "all", "checkpoints of a session that `byre gc` keeps: all, a number, or days such as 30d"
+    )
+    trash_days: int = _setting(parse.whole(1, 3650), "7", "days in which what `byre gc` has moved away can be brought back")
+
     # Logs
     log_format: str = _setting(
         parse.choice("json", "console"), "json", "json or console; `byre dev` uses console unless this is set"

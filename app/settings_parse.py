@@ -16,6 +16,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,62}\Z")
 _PREFIX = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,39}\Z")
 _SIZE = re.compile(r"^([0-9]+)\s*(KiB|MiB|GiB)?\Z")
+_KEPT = re.compile(r"^(all|[1-9][0-9]{0,5}d?)\Z")
 _UNITS = {None: 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 MINIMUM_SECRET = 16
@@ -70,6 +71,13 @@ def size(low: int, high: int) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def kept(value: str) -> str:
+    """How much is kept: `all`, a number such as 20, or days such as 30d."""
+    if not _KEPT.match(value.lower()):
+        raise ValueError(f"must be all, a number of at least 1, or days such as 30d, not {value!r}")
+    return value.lower()
 
 
 def choice(*allowed: str) -> Callable[[str], str]:

@@ -81,6 +81,9 @@ def test_every_setting_can_be_given() -> None:
         ("BYRE_CLAUDE_COMMAND", "claude 'open", "command line"),
         ("BYRE_REDIS_PREFIX", "{byre}", "letters"),
         ("BYRE_LOG_FORMAT", "xml", "json, console"),
+        ("BYRE_KEEP_CHECKPOINTS", "0", "30d"),
+        ("BYRE_KEEP_CHECKPOINTS", "a few", "30d"),
+        ("BYRE_TRASH_DAYS", "0", "from 1"),
     ],
 )
 def test_a_bad_value_is_one_line_that_names_the_variable(variable: str, value: str, says: str) -> None:

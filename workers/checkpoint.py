@@ -123,6 +123,11 @@ def restore(store: Store, tenant: str, session: str, ckpt: str, root: Path, *, c
     return manifest
 
 
+def chunk(store: Store, tenant: str, digest: str, *, cipher: Cipher) -> bytes:
+    """One plain chunk, proven to be what its name says. Raises Corrupt, Unavailable."""
+    return _Downloads(store, tenant, cipher).fetch(digest)
+
+
 # Saving
 
 

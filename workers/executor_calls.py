@@ -12,13 +12,16 @@ from typing import Any
 
 import orjson
 
-from app.coord.executors import ExecutorRouting
+from app.coord.executors import Cancelled, ExecutorRouting
 from app.core.errors import Unavailable
 from app.core.tools import text_result
 from app.log.hub import Hub
 from workers.tools import Call
 
 POLL_SECONDS = 2.0
+"""How often Redis is asked whether the call's connection lives, and for an answer whose wake-up was lost."""
+LOOK_SECONDS = 0.25
+"""How soon a cancellation is noticed."""
 SPARE_MS = 60_000
 
 
@@ -35,7 +38,16 @@ class ExecutorCalls:
         executor = call.binding.get("executor")
         if executor is None:
             return text_result("no executor is bound to this tool now", error=True)
-        command = {"type": "call", "call_id": call.id, "tool": call.tool, "arguments": call.arguments, "scope": call.scope}
+        # the inspection token is made where the command leaves for the executor: Redis never has it
+        scope = {name: value for name, value in call.scope.items() if name != "inspection_token"}
+        command = {
+            "type": "call",
+            "call_id": call.id,
+            "tool": call.tool,
+            "arguments": call.arguments,
+            "scope": scope,
+            "seconds": int(call.deadline - time.monotonic()) + 5,
+        }
         woken = self._waiting[call.id] = threading.Event()
         keep_ms = int((call.deadline - time.monotonic()) * 1000) + SPARE_MS
         try:
@@ -52,20 +64,37 @@ class ExecutorCalls:
 
     def _wait(self, call: Call, executor: str, woken: threading.Event) -> dict[str, Any]:
         while True:
-            woken.wait(min(POLL_SECONDS, max(0.0, call.deadline - time.monotonic())))
-            woken.clear()
-            result = self._settled(call)
-            if result is not None:
-                return result
+            self._sleep(call, woken)
             over = time.monotonic() >= call.deadline
-            if over or call.cancelled.is_set():
-                cancelled = self._routing.cancel(executor, call.id, orjson.dumps({"type": "cancel", "call_id": call.id}))
-                # an answer that came just before the cancellation counts
-                why = "did not answer in time" if over else "was told to stop"
-                unknown = text_result(f"the executor {why}; the outcome is unknown", unknown=True)
-                return (None if cancelled else self._settled(call)) or unknown
-            if not self._routing.probe(executor, call.id):
-                return text_result("the call was lost on its way; its outcome is unknown", unknown=True)
+            try:
+                result = self._settled(call)
+                if result is not None:
+                    return result
+                if over or call.cancelled.is_set():
+                    return self._given_up(call, executor, "did not answer in time" if over else "was told to stop")
+                if not self._routing.probe(executor, call.id):
+                    return text_result("the call was lost on its way; its outcome is unknown", unknown=True)
+            except Unavailable:
+                if over or call.cancelled.is_set():
+                    raise
+                # Redis is away, the executor isn't: its answer may come yet
+
+    def _given_up(self, call: Call, executor: str, why: str) -> dict[str, Any]:
+        cancelled = self._routing.cancel(executor, call.id, orjson.dumps({"type": "cancel", "call_id": call.id}))
+        if cancelled is Cancelled.NEVER_SENT:
+            return text_result("the executor did not take the call in time, so it was not made", error=True)
+        unknown = text_result(f"the executor {why}; the outcome is unknown", unknown=True)
+        # an answer that came just before the cancellation counts
+        return (self._settled(call) if cancelled is Cancelled.NOT_OPEN else None) or unknown
+
+    def _sleep(self, call: Call, woken: threading.Event) -> None:
+        """Until there is something to look at."""
+        until = min(time.monotonic() + POLL_SECONDS, call.deadline)
+        while not call.cancelled.is_set():
+            left = until - time.monotonic()
+            if left <= 0 or woken.wait(min(LOOK_SECONDS, left)):
+                break
+        woken.clear()
 
     def _settled(self, call: Call) -> dict[str, Any] | None:
         """Passes on the progress that has come; gives the call's end, if it has come."""

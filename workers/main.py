@@ -79,7 +79,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
     renewer = Renewer(coord, worker, settings.lease_seconds, failed("renew"))
     pool_threads = ThreadPoolExecutor(max(4, settings.worker_slots), thread_name_prefix="archive")
     writer = Writer(log, Clock())
-    byre = ByreHalf(base, log)
+    byre = ByreHalf(settings, base.redis, wiring.requests_of(base), log)
     adapters = registry.offered(settings)
     tools = Tools(
         worker=worker,

@@ -71,7 +71,7 @@ def create_app(deps: Deps) -> App:
     handlers: dict[str, object] = {
         "sessions": Sessions(deps.sessions, followers),
         "catalog": Catalog(deps.catalog),
-        "executors": Executors(deps.executors, followers, _rpc(deps)),
+        "executors": Executors(deps.executors, followers, _rpc(deps, followers)),
         "byre": Byre(deps.byre, followers),
     }
     _add_operations(app, deps, handlers)
@@ -80,8 +80,8 @@ def create_app(deps: Deps) -> App:
     return app
 
 
-def _rpc(deps: Deps) -> rpc.Rpc | None:
-    return rpc.Rpc(deps.executors, deps.tokens, deps.drain, deps.limits.body) if deps.executors else None
+def _rpc(deps: Deps, followers: Followers) -> rpc.Rpc | None:
+    return rpc.Rpc(deps.executors, deps.tokens, followers, deps.drain, deps.limits.body) if deps.executors else None
 
 
 def _add_operations(app: App, deps: Deps, handlers: dict[str, object]) -> None:

@@ -2,7 +2,7 @@
 
 Rules: the credential comes as a subprotocol (`brain-auth.TOKEN`); a request with an Origin is refused, since a web page has no
 business here. A reply that can't be taken is answered with a command of type `error`, and the connection goes on. The credential is
-asked again at the pace of heartbeats.
+asked again at the pace of heartbeats. A WebSocket counts as a stream, and is bounded with them.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import threading
 from typing import Any
 
 import orjson
-import simple_websocket
 import structlog
 
 from app.core.errors import ByreError, Forbidden, Invalid, Unauthorized
 from app.http.deps import Authenticator, CommandStream, Document, ExecutorService
 from app.http.drain import Drain
 from app.http.requests import Call
+from app.http.sse import Followers
+from app.http.websocket import PING_SECONDS, Closed, WebSocket
 
 PROTOCOL = "brain-rpc"
 AUTH = "brain-auth."
-PING_SECONDS = 10.0
 GOING_AWAY, POLICY = 1001, 1008  # RFC 6455, section 7.4.1
 
 log = structlog.get_logger(__name__)
@@ -46,8 +46,11 @@ def credential(env: dict[str, Any]) -> None:
 class Rpc:
     """Serves WebSockets of executors."""
 
-    def __init__(self, executors: ExecutorService, tokens: Authenticator, drain: Drain, limit: int) -> None:
-        self._executors, self._tokens, self._drain, self._limit = executors, tokens, drain, limit
+    def __init__(
+        self, executors: ExecutorService, tokens: Authenticator, followers: Followers, drain: Drain, limit: int
+    ) -> None:
+        self._executors, self._tokens, self._followers = executors, tokens, followers
+        self._drain, self._limit = drain, limit
 
     def serve(self, call: Call, executor: str, token: str) -> None:
         """Upgrades the request and serves it to its end; always raises: Upgraded, or what refuses the request."""
@@ -58,11 +61,17 @@ class Rpc:
             raise Invalid("this is a WebSocket: send the upgrade and the subprotocols brain-rpc and brain-auth.TOKEN")
         if env.get("HTTP_SEC_WEBSOCKET_PROTOCOL") != PROTOCOL:
             raise Unauthorized("offer the subprotocols brain-rpc and brain-auth.TOKEN")
+        self._followers.enter(call.caller.token_id)
+        try:
+            self._serve(call, executor, token)
+        finally:
+            self._followers.leave(call.caller.token_id)
+        raise Upgraded
+
+    def _serve(self, call: Call, executor: str, token: str) -> None:
         stream = self._executors.open(call.caller, executor)
         try:
-            socket = simple_websocket.Server(
-                env, subprotocols=[PROTOCOL], ping_interval=PING_SECONDS, max_message_size=self._limit
-            )
+            socket = WebSocket(call.req.env, PROTOCOL, self._limit)
         except BaseException:
             stream.close()
             raise
@@ -70,16 +79,15 @@ class Rpc:
         sender = threading.Thread(target=self._send, args=(socket, stream, token), name="rpc", daemon=True)
         sender.start()
         try:
-            with contextlib.suppress(simple_websocket.ConnectionClosed):
+            with contextlib.suppress(Closed):
                 while True:
                     self._take(call, executor, socket, socket.receive())
         finally:
             self._drain.forget(socket)
             stream.close()
             sender.join(5)
-        raise Upgraded
 
-    def _send(self, socket: Any, stream: CommandStream, token: str) -> None:
+    def _send(self, socket: WebSocket, stream: CommandStream, token: str) -> None:
         code = GOING_AWAY
         try:
             while True:
@@ -92,15 +100,13 @@ class Rpc:
             pass
         except Unauthorized:
             code = POLICY
-        except simple_websocket.ConnectionClosed:
+        except Closed:
             return
         except ByreError as error:
             log.warning("rpc_cut", error=error.message)
-        with contextlib.suppress(simple_websocket.ConnectionClosed, OSError):
-            socket.close(code)
+        socket.close(code)
 
-    def _take(self, call: Call, executor: str, socket: Any, message: str | bytes) -> None:
-        raw = message.encode() if isinstance(message, str) else message
+    def _take(self, call: Call, executor: str, socket: WebSocket, raw: bytes) -> None:
         try:
             body: Document = call.checked("executorReply", raw)
             self._executors.reply(call.caller, executor, body)

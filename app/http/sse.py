@@ -66,7 +66,7 @@ class Followers:
         """Makes `resp` the stream that `open` gives. Raises Overloaded if a bound is reached, and whatever `open` raises:
         both before the 200.
         """
-        self._enter(token_id)
+        self.enter(token_id)
         try:
             body = EventBody(self, open(), bearer, token_id, env, first)
         except BaseException:
@@ -76,7 +76,8 @@ class Followers:
         head(resp)
         resp.stream = body
 
-    def _enter(self, token_id: str) -> None:
+    def enter(self, token_id: str) -> None:
+        """Takes one place, which its taker leaves again. Raises Overloaded if there is none."""
         with self._lock:
             if self._open >= self.limits.max_streams:
                 raise Overloaded("this process holds as many streams as it can")

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import secrets
 import threading
-import time
 from typing import Any
 
 import orjson
 
-from app.coord.executors import ExecutorRouting
-from app.core.errors import Conflict, Invalid, Missing, Unavailable
+from app.coord.executors import ExecutorRouting, Gone, Taken
+from app.core.errors import ByreError, Conflict, Invalid, Missing, Overloaded, Unavailable
 from app.core.principal import Principal
 from app.core.tools import check_tools, same_tools
 from app.log import heads
@@ -24,11 +23,12 @@ from app.log.log import Log
 from app.services.tokens import Tokens
 from app.services.writer import Clock
 from app.store import keys
-from app.store.contract import Absent, Store
+from app.store.contract import Absent, Store, StoreError
 from app.store.keys import LogName
 from app.store.puts import create_json, read_json, update_json
 
-KEEP_SECONDS = 10.0
+ASK_SECONDS = 4.0
+"""Each connection asks at least this often for commands, which also says that it lives."""
 Document = dict[str, Any]
 
 
@@ -47,7 +47,11 @@ class Executors:
         record = {"id": executor, "binding": binding, "tools": tools, "created_at": self._clock.text(), "closed": False}
         create_json(self._store, keys.executor(principal.tenant, executor), record)
         if body.get("session"):
-            self._rebind(principal, body["session"].lower(), binding, tools, executor)
+            try:
+                self._rebind(principal, body["session"].lower(), binding, tools, executor)
+            except ByreError:
+                self._store.delete(keys.executor(principal.tenant, executor))
+                raise
         return {"id": executor, "token": self._tokens.executor_credential(principal.tenant, executor)}
 
     def _rebind(self, principal: Principal, session: str, binding: str, tools: list[Document], executor: str) -> None:
@@ -90,56 +94,64 @@ class Executors:
         if self.find(principal.tenant, executor)["closed"]:
             raise Conflict("the executor is closed")
         assert self._hub
-        return Connection(self._routing, self._hub, executor)
+        return Connection(self, principal.tenant, executor, self._routing, self._hub)
 
     def reply(self, principal: Principal, executor: str, body: Document) -> Document:
         """Takes progress or the result of a call. Raises Invalid for both or neither, Conflict for stale, duplicate or unsolicited ones."""
         if ("progress" in body) == ("result" in body):
             raise Invalid("send exactly one of progress and result", "result")
         kind, payload = ("R", body["result"]) if "result" in body else ("P", body["progress"])
-        if not self._routing.reply(executor, body["connection"], body["call_id"], kind, orjson.dumps(payload)):
+        taken = self._routing.reply(executor, body["connection"], body["call_id"], kind, orjson.dumps(payload))
+        if taken is Taken.FULL:
+            raise Overloaded("too much progress of this call waits to be recorded")
+        if taken is Taken.STALE:
             raise Conflict("the connection is stale, or no such call is open on it")
         return {"status": "accepted"}
+
+    def scope(self, scope: Document, seconds: int) -> Document:
+        """The scope of a call as its executor gets it: with a token that reads the call's session for `seconds`."""
+        token = self._tokens.inspection(scope["tenant_id"], scope["session_id"], seconds=seconds)
+        return {**scope, "inspection_token": token}
 
 
 class Connection:
     """One live connection of an executor, whatever carries it. `read` and `close` as a follower's; made current when created."""
 
-    def __init__(self, routing: ExecutorRouting, hub: Hub, executor: str) -> None:
+    def __init__(self, executors: Executors, tenant: str, executor: str, routing: ExecutorRouting, hub: Hub) -> None:
         self.id = secrets.token_hex(16)
-        self._routing, self._hub, self._executor = routing, hub, executor
+        self._executors, self._tenant, self._executor, self._routing = executors, tenant, executor, routing
         self._wake = threading.Event()
         self._over = False
-        self._kept = time.monotonic()
         self._first = True
         self._unlisten = hub.hear(routing.channel(executor), self._heard)
-        routing.connect(executor, self.id)
+        try:
+            routing.connect(executor, self.id)
+        except BaseException:
+            self._unlisten()
+            raise
         self._wake.set()
 
     def commands(self, timeout: float) -> list[Document]:
-        """The next commands, empty when `timeout` seconds pass. Raises EOFError when the connection is over."""
+        """The next commands, empty when `timeout` seconds pass, or less. Raises EOFError when the connection is over."""
         if self._first:
             self._first = False
             return [{"type": "ready", "connection": self.id}]
-        if self._wake.wait(timeout):
+        if self._wake.wait(min(timeout, ASK_SECONDS)):
             self._wake.clear()
         if self._over:
             raise EOFError
         try:
             taken = self._routing.take(self._executor, self.id)
-            if taken is not None and time.monotonic() - self._kept > KEEP_SECONDS:
-                self._kept = time.monotonic()
-                self._routing.keep(self._executor, self.id)
+            if isinstance(taken, Gone):
+                self._over = True
+                return self._last_words(taken)
         except Unavailable:
-            # Redis has forgotten this connection, or will: the client connects again
+            # Redis may have forgotten this connection: the client connects again
             self._over = True
             raise EOFError from None
-        if taken is None:
-            self._over = True
-            return [{"type": "replaced", "connection": self.id}]
         if len(taken) >= 64:
             self._wake.set()
-        return [{**orjson.loads(c), "connection": self.id} for c in taken]
+        return [self._command(orjson.loads(c)) for c in taken]
 
     def read(self, timeout: float) -> bytes:
         """The same as server-sent events."""
@@ -154,6 +166,23 @@ class Connection:
             self._routing.drop(self._executor, self.id)
         except Unavailable:
             return  # it runs out by itself
+
+    def _command(self, command: Document) -> Document:
+        seconds = command.pop("seconds", 0)
+        if "scope" in command:
+            command["scope"] = self._executors.scope(command["scope"], seconds)
+        return {**command, "connection": self.id}
+
+    def _last_words(self, gone: Gone) -> list[Document]:
+        """What the client is told before its connection ends. Raises EOFError if it had better just connect again."""
+        if gone is Gone.REPLACED:
+            return [{"type": "replaced", "connection": self.id}]
+        try:
+            if self._executors.find(self._tenant, self._executor)["closed"]:
+                return [{"type": "closed", "connection": self.id}]
+        except (ByreError, StoreError):
+            pass  # it can't be looked up now: the client finds out when it connects again
+        raise EOFError
 
     def _heard(self, message: bytes) -> None:
         self._wake.set()

@@ -24,6 +24,13 @@ class Keep(NamedTuple):
     newest: int | None = None
     seconds: float | None = None
 
+    @staticmethod
+    def parse(text: str) -> Keep:
+        """What the setting says: `all`, a number such as 20, or days such as 30d. Raises ValueError."""
+        if text == "all":
+            return Keep()
+        return Keep(seconds=int(text[:-1]) * DAY) if text.endswith("d") else Keep(newest=int(text))
+
 
 def expired(
     keep: Keep, chain: Chain, manifests: Mapping[str, Mapping[str, Any]], current: Iterable[str], now: float

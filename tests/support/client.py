@@ -152,11 +152,14 @@ class Client:
 
         return until(f"{kind} in {session}", look, seconds=seconds) or {}
 
-    def follow(self, session: str, after: str | None = None, *, timeout: float = 60.0) -> Iterator[dict[str, Any]]:
-        """The events of a session's stream, deltas too. `timeout` is the longest silence."""
+    def follow(self, session: str, after: str | None = None, *, seconds: float = 60.0) -> Iterator[dict[str, Any]]:
+        """The events of a session's stream, deltas too, until it ends. Fails when no event comes for `seconds`."""
         where = f"?after={quote(after, safe='')}" if after else ""
-        for frame in self.stream(f"/sessions/{session}/events{where}", timeout=timeout):
+        heard = time.monotonic()
+        for frame in self.stream(f"/sessions/{session}/events{where}", timeout=seconds):
+            assert time.monotonic() - heard < seconds, f"no event in {seconds:g} s"
             if "data" in frame:
+                heard = time.monotonic()
                 event = json.loads(frame["data"])
                 check(event)
                 assert frame["event"] == event["type"]

@@ -9,9 +9,13 @@ if redis.call('HLEN', calls) >= tonumber(ARGV[7]) then
   return 'FULL'
 end
 redis.call('HSET', calls, ARGV[3], conn .. ' ' .. ARGV[4] .. ' 0')
-redis.call('PEXPIRE', calls, ARGV[6])
+if redis.call('PTTL', calls) < tonumber(ARGV[6]) then
+  redis.call('PEXPIRE', calls, ARGV[6])
+end
 local queue = key('exec', ARGV[2], 'q', conn)
 redis.call('RPUSH', queue, ARGV[3] .. ' ' .. ARGV[5])
-redis.call('PEXPIRE', queue, ARGV[6])
+if redis.call('PTTL', queue) < tonumber(ARGV[6]) then
+  redis.call('PEXPIRE', queue, ARGV[6])
+end
 redis.call('PUBLISH', key('exec', ARGV[2], 'ch'), 'call')
 return conn
