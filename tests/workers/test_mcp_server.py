@@ -34,9 +34,7 @@ class Tools:
             {"name": "any", "description": "", "input_schema": True},
         ]
 
-    def call(
-        self, name: str, arguments: Any, progress: Callable[[Any], None], cancelled: threading.Event
-    ) -> dict[str, Any]:
+    def call(self, name: str, arguments: Any, progress: Callable[[Any], None], cancelled: threading.Event) -> dict[str, Any]:
         if name == "wait":
             self.waiting.set()
             while not (self.release.is_set() or cancelled.wait(0.01)):
