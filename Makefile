@@ -11,7 +11,7 @@ JOBS ?= 2
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help needs setup dev test lint bench chaos lock clean
+.PHONY: help needs setup dev test lint agents bench chaos lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,13 +43,16 @@ dev: setup ## run everything on this machine: API, worker, Redis, object store
 	@exec $(BIN)/byre dev $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the tests, but for the long ones
-	$(BIN)/python -m pytest -n $(JOBS) -m "not chaos and not bench" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not chaos and not bench and not agents" $(ARGS)
 
 lint: $(VENV)/.installed-dev ## style, types and the direction of imports
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+agents: $(VENV)/.installed-dev ## the tests with real agent programs (from npm, with a scripted model)
+	$(BIN)/python -m pytest -n 0 -m "agents and not chaos" $(ARGS)
 
 bench: $(VENV)/.installed-dev ## measure, each figure against the bare thing in the same run
 	$(BIN)/python -m pytest -n 0 -s -m bench $(ARGS)

@@ -34,3 +34,10 @@ def claude_stack(api: MessagesApi) -> Iterator[Stack]:
     }
     with running(workers=2, env=env) as stack:
         yield stack
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in this folder starts real agent programs, which takes minutes."""
+    for item in items:
+        if item.path.parent.name == "agents":
+            item.add_marker(pytest.mark.agents)
