@@ -7,6 +7,8 @@ import pytest
 from tests.sim.mutations import MUTATIONS
 from tests.sim.run import play
 
+pytestmark = pytest.mark.chaos
+
 OPEN = {"freed-keys-count"}
 """Not found yet: its rule is tested in tests/log/test_compact.py."""
 
