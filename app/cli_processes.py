@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
+from typing import NoReturn
 
 from app import logs, notify, processes, settings
 
@@ -18,8 +19,8 @@ def api() -> int:
     os.execv(sys.executable, [sys.executable, "-P", "-m", "gunicorn", "--config", "python:app.gunicorn_conf"])  # noqa: S606
 
 
-def worker() -> int:
-    """Runs a worker until SIGTERM, and returns its exit status when it has drained."""
+def worker() -> NoReturn:
+    """Runs a worker until SIGTERM, and ends with its exit status when it has drained."""
     given = settings.load()
     given.require("object_store", "redis_url", "secret_key")
     logs.configure(given.log_format, given.log_level, "worker")
@@ -27,7 +28,7 @@ def worker() -> int:
     processes.raise_open_files()
     from workers.main import run
 
-    return run(given, ready=partial(notify.ready, given.notify_socket))
+    processes.leave(run(given, ready=partial(notify.ready, given.notify_socket)))
 
 
 def _warn_of_unknown() -> None:

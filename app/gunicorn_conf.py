@@ -46,6 +46,15 @@ def worker_exit(_: Any, __: Any) -> None:
     main = sys.modules.get("app.main")
     if main is not None:
         main.close()
+    ending = sys.exc_info()[1]
+    if isinstance(ending, SystemExit) and not ending.code:
+        processes.leave(0)
+
+
+def on_exit(_: Any) -> None:
+    """Last thing in the master."""
+    if isinstance(sys.exc_info()[1], StopIteration):  # a stop that was asked for; else it says why by its exit status
+        processes.leave(0)
 
 
 processes.raise_open_files()  # each stream is an open file

@@ -11,10 +11,11 @@ import ctypes
 import os
 import resource
 import signal
+import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 """The directory that holds our packages."""
@@ -37,6 +38,13 @@ def die_with_parent(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def leave(status: int) -> NoReturn:
+    """Ends this process at once. For one that has closed all it had: taking the interpreter apart takes half a second more."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def raise_open_files() -> int:
