@@ -33,9 +33,11 @@ class MotoServer:
     def __init__(self) -> None:
         app = DomainDispatcherApplication(create_backend_app)
         alone = threading.Lock()
+        self.requests = 0
 
         def one_at_a_time(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
             with alone:
+                self.requests += 1
                 return [b"".join(app(environ, start_response))]
 
         self._server = make_server("127.0.0.1", 0, one_at_a_time, threaded=True, request_handler=_Quiet)
