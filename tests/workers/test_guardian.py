@@ -199,8 +199,10 @@ ctypes.CDLL(None).prctl(2, ctypes.byref(sig))  # PR_GET_PDEATHSIG
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))
 print(sig.value, sorted(int(fd) for fd in os.listdir("/proc/self/fd"))[:-1], sorted(os.environ), os.getcwd(),
       [resource.getrlimit(r) for r in (resource.RLIMIT_CORE, resource.RLIMIT_NOFILE, resource.RLIMIT_FSIZE)],
-      int(status["SigBlk"], 16), int(status["SigIgn"], 16) & ~((1 << 12) | (1 << 24)), sep="|")
+      int(status["SigBlk"], 16), int(status["SigIgn"], 16) & ~((1 << 12) | (1 << 24) | 0x180000000), sep="|")
 """
+# Signals 32 and 33 are the C library's own: nobody can set them through it, and what started this test may ignore them.
+LIBC_OWN = 0x180000000
 
 
 def test_what_a_harness_starts_with(guardian: Guardian, tmp_path: Path) -> None:
@@ -217,7 +219,7 @@ def test_what_a_harness_starts_with(guardian: Guardian, tmp_path: Path) -> None:
 def test_sigpipe_is_not_ignored(guardian: Guardian) -> None:
     child = guardian.spawn(["cat", "/proc/self/status"], env=ENV, cwd=Path("/"))
     ignored = [line for line in (child.stdout.read(8192) or b"").splitlines() if line.startswith(b"SigIgn")]
-    assert int(ignored[0].split()[1], 16) == 0
+    assert int(ignored[0].split()[1], 16) & ~LIBC_OWN == 0
 
 
 @pytest.mark.parametrize(
