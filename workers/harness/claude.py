@@ -41,7 +41,7 @@ from workers.harness.base import (
     Turn,
 )
 from workers.harness.claude_command import MCP_PREFIX, ClaudeOptions, vendor_session
-from workers.harness.claude_turn import Running
+from workers.harness.claude_turn import LIMITED, Running
 
 PARK_SECONDS = 10.0
 """A rate limit that lasts longer parks the turn: nobody's slot is held while nothing can happen."""
@@ -58,8 +58,6 @@ _SILENT = frozenset(
         "streamlined_tool_use_summary",
     }
 )
-_VENDOR_CODES = {401: "vendor_auth", 402: "vendor_auth", 403: "vendor_auth"}
-_LIMITED = (429, 529)
 
 
 class ClaudeAdapter:
@@ -246,7 +244,7 @@ class ClaudeAdapter:
         if said.get("subtype") != "api_retry" or turn is None or turn.parked or turn.interrupting:
             return []
         delay = float(said["retry_delay_ms"]) / 1000
-        if said.get("error_status") not in _LIMITED or delay < PARK_SECONDS:
+        if said.get("error_status") not in LIMITED or delay < PARK_SECONDS:
             return []
         turn.parked = RateLimited(delay, f"the vendor limits requests ({said['error_status']})")
         return [Send(self._stop())]
@@ -266,7 +264,7 @@ class ClaudeAdapter:
             return []
         turn.result(said, before)
         if failed:
-            return self._end(_failure(said, turn))
+            return self._end(turn.failure(said))
         done = turn.done(str(said.get("result") or ""))
         if turn.steers and not turn.interrupting:
             turn.held = done
@@ -323,24 +321,6 @@ _READERS: dict[str, Callable[[ClaudeAdapter, dict[str, Any]], list[Output]]] = {
 def maker(options: ClaudeOptions) -> Callable[[], ClaudeAdapter]:
     """Makes one adapter for each process."""
     return functools.partial(ClaudeAdapter, options)
-
-
-def _failure(said: dict[str, Any], turn: Running) -> Output:
-    """The end of a turn that a `result` calls an error."""
-    if turn.parked:
-        return turn.parked
-    if turn.interrupting:
-        return Interrupted()
-    status, subtype = said.get("api_error_status"), str(said["subtype"])
-    text = str(said.get("result") or "; ".join(map(str, said.get("errors") or ())) or subtype)[:2000]
-    if status in _LIMITED:
-        return RateLimited(blocks.seconds_until(turn.limit.get("resetsAt"), turn.timestamp), text)
-    if subtype != "success":
-        lost = text.startswith("No conversation found")
-        return Failed("native_state_lost" if lost else subtype.removeprefix("error_"), text)
-    if isinstance(status, int) and 400 <= status < 500:
-        return Failed(_VENDOR_CODES.get(status, "vendor_refused"), text)
-    return Failed("vendor_error", text)
 
 
 def _message(number: str, message: Input) -> bytes:

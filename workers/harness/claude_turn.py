@@ -1,4 +1,8 @@
-"""What is known of the turn that the Claude Code CLI runs for us: what it has taken in, what was asked of it, what it has used."""
+"""What is known of the turn that the Claude Code CLI runs for us: what it has taken in, what was asked of it, what it has used, how it
+ends.
+
+Rules: a `result` is judged by its `is_error` and status, not by its subtype: a 429 of the vendor has the subtype `success`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workers.harness import claude_blocks as blocks
-from workers.harness.base import Done, RateLimited, Used
+from workers.harness.base import Done, Failed, Interrupted, RateLimited, Used
 
+LIMITED = (429, 529)
+"""Statuses of the vendor that are no failures: the same request works later."""
+_VENDOR_CODES = {401: "vendor_auth", 402: "vendor_auth", 403: "vendor_auth"}
 Tokens = dict[str, int]
 
 
@@ -69,3 +76,20 @@ class Running:
     def done(self, text: str) -> Done:
         """Its normal end."""
         return Done(dict(self._usage), self.cost, text)
+
+    def failure(self, said: dict[str, Any]) -> Failed | Interrupted | RateLimited:
+        """Its end by a `result` that calls itself an error."""
+        if self.parked:
+            return self.parked
+        if self.interrupting:
+            return Interrupted()
+        status, subtype = said.get("api_error_status"), str(said["subtype"])
+        text = str(said.get("result") or "; ".join(map(str, said.get("errors") or ())) or subtype)[:2000]
+        if status in LIMITED:
+            return RateLimited(blocks.seconds_until(self.limit.get("resetsAt"), self.timestamp), text)
+        if subtype != "success":
+            lost = text.startswith("No conversation found")
+            return Failed("native_state_lost" if lost else subtype.removeprefix("error_"), text)
+        if isinstance(status, int) and 400 <= status < 500:
+            return Failed(_VENDOR_CODES.get(status, "vendor_refused"), text)
+        return Failed("vendor_error", text)
