@@ -102,6 +102,15 @@ class Checkpoint:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Ended:
+    """The last turn that was settled for good (a parked one isn't): `since` is the offset of its `turn.started`."""
+
+    id: str
+    gen: int
+    since: int | str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class State:
     """What a log folds to. `not_before` (unix ms) parks the queue until a vendor's limit resets; `usage` sums all turns."""
 
@@ -112,6 +121,7 @@ class State:
     updated_at: str = ""
     not_before: int = 0
     usage: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    ended: Ended | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The state as plain JSON values; empty parts are left out."""
@@ -128,6 +138,8 @@ class State:
             out["not_before"] = self.not_before
         if self.usage:
             out["usage"] = dict(self.usage)
+        if self.ended:
+            out["ended"] = [self.ended.id, self.ended.gen, self.ended.since]
         return out
 
     @staticmethod
@@ -143,6 +155,7 @@ class State:
             updated_at=raw["updated_at"],
             not_before=raw.get("not_before", 0),
             usage=raw.get("usage", {}),
+            ended=Ended(*raw["ended"]) if "ended" in raw else None,
         )
 
 
@@ -211,6 +224,8 @@ def _settled(state: State, kind: str, time: str, data: Mapping[str, Any], gen: i
     if kind == "rate_limited":
         out["queue"] = (*state.turn.inputs, *state.queue)
         out["not_before"] = int(data.get("reset_ms", 0))
+    else:
+        out["ended"] = Ended(state.turn.id, state.turn.gen, state.turn.since)
     out["usage"] = _summed(state.usage, {**data.get("usage", {}), "cost_usd": data.get("cost_usd")})
     return out
 
