@@ -24,6 +24,7 @@ _SEGMENT = re.compile(
     r"tenants/(?P<tenant>[^/]+)/(?:sessions/(?P<session>[^/]+)|workspace)/(?:log|compact)/(?P<gen>[0-9]{8})/(?P<offset>[0-9]{16})\Z"
 )
 _TRASHED = re.compile(r"tenants/(?P<tenant>[^/]+)/trash/(?P<run>[^/]+)/(?P<rest>.+)\Z")
+_OWNER = re.compile(r"(tenants/[^/]+/(?:tasks|projects)/[^/]+)/(?:task|project)\.json\Z")
 _PENDING = re.compile(r"tenants/(?P<tenant>[^/]+)/pending/(?P<session>[^/]+)/(?P<gen>[0-9]{8})-(?P<offset>[0-9]{16})\Z")
 
 
@@ -289,6 +290,39 @@ def tasks_prefix(tenant: str) -> str:
     return f"{_tenant_base(tenant)}/tasks/"
 
 
+def bundle(owner: str, seq: int) -> str:
+    """The manifest of bundle `seq` of a task or project; `owner` is the key of its own object."""
+    return f"{bundles_prefix(owner)}{_number(seq, GENERATION_DIGITS)}.json"
+
+
+def bundles_prefix(owner: str) -> str:
+    """All manifests of the bundles of a task or project begin with it."""
+    return f"{check_owner(owner)}/bundles/"
+
+
+def pack(owner: str, sha256: str) -> str:
+    """The file of a bundle of a task or project, by the SHA-256 of what it holds."""
+    return f"{packs_prefix(owner)}{_sha256(sha256)}"
+
+
+def packs_prefix(owner: str) -> str:
+    """All files of bundles of a task or project begin with it."""
+    return f"{check_owner(owner)}/packs/"
+
+
+def check_owner(key: str) -> str:
+    """The folder of the task or project whose own object is at `key`. Raises ValueError for any other key."""
+    found = _OWNER.match(key)
+    if not found:
+        raise ValueError(f"not the key of a task or project: {key[:200]!r}")
+    return found[1]
+
+
+def project_settings(tenant: str, name: str) -> str:
+    """A project's credentials, set-up command and environment, encrypted; by its name, for they may be there before it."""
+    return f"{_tenant_base(tenant)}/project-settings/{_sha256(hashlib.sha256(name.encode()).hexdigest())}.json"
+
+
 def inbox(tenant: str, item_id: str) -> str:
     """One inbox item."""
     return f"{inbox_prefix(tenant)}{_name(item_id)}.json"
@@ -297,6 +331,46 @@ def inbox(tenant: str, item_id: str) -> str:
 def inbox_prefix(tenant: str) -> str:
     """All inbox items of a tenant begin with it."""
     return f"{_tenant_base(tenant)}/inbox/"
+
+
+def inbox_open(tenant: str, item_id: str) -> str:
+    """Marks that an inbox item may be open: listing those is one listing."""
+    return f"{inbox_open_prefix(tenant)}{_name(item_id)}"
+
+
+def inbox_open_prefix(tenant: str) -> str:
+    """All markers of open inbox items begin with it."""
+    return f"{_tenant_base(tenant)}/inbox-open/"
+
+
+def task_inbox(tenant: str, task_id: str, item_id: str) -> str:
+    """Marks that an inbox item belongs to a task."""
+    return f"{task_inbox_prefix(tenant, task_id)}{_name(item_id)}"
+
+
+def task_inbox_prefix(tenant: str, task_id: str) -> str:
+    """All markers of a task's inbox items begin with it."""
+    return task(tenant, task_id, "inbox") + "/"
+
+
+def submission(tenant: str, submission_id: str) -> str:
+    """Whether answers to several inbox items, given at once, are given or withdrawn."""
+    return f"{_tenant_base(tenant)}/inbox-submissions/{_name(submission_id)}.json"
+
+
+def owed(tenant: str, task_id: str) -> str:
+    """Marks that something may be owed to a task: a turn's end, a merge, an answer."""
+    return f"{owed_prefix(tenant)}{_name(task_id)}"
+
+
+def owed_prefix(tenant: str) -> str:
+    """All marks of tasks that something may be owed to begin with it."""
+    return f"{_tenant_base(tenant)}/owed/"
+
+
+def merge_queue(tenant: str, project_id: str) -> str:
+    """Which tasks of a project are to be merged, in their order."""
+    return project(tenant, project_id, "merges.json")
 
 
 def user(tenant: str, login: str) -> str:
@@ -327,6 +401,11 @@ def model_keys(tenant: str) -> str:
 def blob(tenant: str, blob_id: str) -> str:
     """The bytes of an upload or of a large tool output."""
     return f"{_tenant_base(tenant)}/blobs/{_name(blob_id)}"
+
+
+def blob_record(tenant: str, blob_id: str) -> str:
+    """Who uploaded an image, and when."""
+    return f"{blob(tenant, blob_id)}.json"
 
 
 def index_snapshot(tenant: str, name: str, offset: int) -> str:
