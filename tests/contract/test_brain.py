@@ -21,7 +21,7 @@ CHECKS = (
 )  # fmt: skip
 STREAMS = ("executorCommands", "executorRPC")
 """Answers that don't end; `events` is asked for as JSON."""
-SECONDS = 60
+SECONDS = 300
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +33,10 @@ def stack() -> Iterator[Stack]:
 def test_whatever_the_document_allows_and_what_it_does_not(stack: Stack, tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "schemathesis.cli", "run", f"{stack.info['url']}/openapi/brain.json"]
     argv += ["-H", f"Authorization: Bearer {stack.info['management_token']}", "--checks", ",".join(CHECKS)]
-    argv += ["--phases", "examples,coverage,fuzzing,stateful", "--mode", "all", "--max-examples", "15", "--seed", "1"]
-    argv += ["--max-time", str(SECONDS), "--request-timeout", "20", "--workers", "2", "--warnings", "off", "--no-color"]
+    argv += ["--phases", "examples,coverage,fuzzing,stateful", "--mode", "all", "--max-examples", "8", "--seed", "1"]
+    argv += ["--request-timeout", "20", "--workers", "2", "--warnings", "off", "--no-color"]
     argv += [part for name in STREAMS for part in ("--exclude-operation-id", name)]
-    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS * 4)
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert "Internal Server Error" not in stack.text()
     assert "Traceback" not in stack.text()

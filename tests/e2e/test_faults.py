@@ -115,7 +115,7 @@ def test_a_full_redis_refuses_before_it_acknowledges(stack: Stack) -> None:
     session = stack.session()
     stack.turn(session, "/say before")
     client = redis.from_url(stack.info["redis_url"])
-    client.config_set("maxmemory", "1mb")
+    client.config_set("maxmemory", "1")
     try:
         refused = stack.call(
             "POST", f"/sessions/{session}/events", {"type": "user.message", "text": "/say x", "key": "k"}, timeout=60
