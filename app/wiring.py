@@ -29,11 +29,13 @@ from app.log.log import Log
 from app.outgoing.client import Outgoing
 from app.services import catalog_file
 from app.services.agents import Agents
+from app.services.blobs import Blobs
 from app.services.catalog import Catalog
 from app.services.descriptors import Resolver
 from app.services.entities import Entities
 from app.services.executors import Executors
 from app.services.model_keys import ModelKeys
+from app.services.project_settings import SettingsOfProjects
 from app.services.projects import Projects
 from app.services.sessions import Sessions
 from app.services.starts import Starts
@@ -224,6 +226,12 @@ def model_keys_of(settings: Settings, store: Store) -> ModelKeys:
     return ModelKeys(store, Cipher(settings.secret_key, purpose="model-keys"), {"claude": claude})
 
 
+def project_settings_of(settings: Settings, store: Store) -> SettingsOfProjects:
+    """Credentials, set-up and environment of projects. Raises SettingsError."""
+    settings.require("secret_key")
+    return SettingsOfProjects(store, Cipher(settings.secret_key, purpose="project-settings"))
+
+
 def outgoing_of(settings: Settings) -> Outgoing:
     """The one client for addresses that others gave us. Raises SettingsError."""
     try:
@@ -285,6 +293,7 @@ def byre_of(base: Base, log: Log, hub: Hub, sessions: Sessions) -> ByreServices:
         agents=agents,
         starts=Starts(projects, tasks, agents),
         events=WorkspaceEvents(hub, workspace, tasks),
+        blobs=Blobs(base.store, clock),
     )
 
 
@@ -320,6 +329,7 @@ def api(base: Base) -> Api:
         schema=schema,
         ready=readiness(base),
         limits=limits,
+        public_url=settings.public_url,
     )
     return Api(base, hub, create_app(deps))
 

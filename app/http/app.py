@@ -18,8 +18,8 @@ import orjson
 
 from app.core import ids
 from app.core.errors import Invalid
-from app.http import errors, rpc
-from app.http.auth import admit, bearer
+from app.http import errors, login, rpc
+from app.http.auth import admit, credential
 from app.http.byre import Byre
 from app.http.catalog import Catalog
 from app.http.deps import Deps
@@ -76,6 +76,7 @@ def create_app(deps: Deps) -> App:
     }
     _add_operations(app, deps, handlers)
     add_probes(app, deps, metrics)
+    login.add_routes(app, deps)
     _add_reference(app)
     return app
 
@@ -96,17 +97,18 @@ def _add_operations(app: App, deps: Deps, handlers: dict[str, object]) -> None:
 
 
 def _responder(operation: Operation, handler: Handler, deps: Deps) -> Responder:
-    limit = deps.limits.body
+    limit = operation.largest or deps.limits.body
 
     def respond(req: Request, resp: falcon.Response, **params: str) -> None:
         req.operation = operation.id
-        caller = admit(operation, deps.tokens, bearer(req), params)
+        shown = credential(operation, req)
+        caller = admit(operation, deps.tokens, shown, req, params, deps.public_url)
         for name in _ID_PARAMS:
             if name in params:
                 params[name] = _id(name, params[name])
         check_size(req, limit)
         resp.status = operation.status
-        document = handler(Call(req, resp, caller, operation, params, deps.schema, limit))
+        document = handler(Call(req, resp, caller, operation, params, deps.schema, limit, shown))
         if document is not None:
             resp.data = orjson.dumps(document)
             resp.content_type = JSON

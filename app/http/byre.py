@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.core.errors import ByreError
-from app.http import sse
-from app.http.auth import bearer
+from app.http import blobs, sse
 from app.http.deps import ByreServices, Document
 from app.http.operations import BYRE
 from app.http.requests import Call, Handler
@@ -109,16 +108,25 @@ class Byre:
     def sendMessage(self, call: Call) -> Document:
         return self._services.agents.message(call.caller, call.params["sessionId"], call.json())
 
+    def uploadBlob(self, call: Call) -> Document:
+        return blobs.upload(call, self._services.blobs)
+
+    def getBlob(self, call: Call) -> None:
+        blobs.download(call, self._services.blobs)
+
     def streamEvents(self, call: Call) -> None:
         """Workspace events as server-sent events: replayed after a `seq`, then live. `Last-Event-ID` wins over `after`."""
         query = call.query()
         last = call.header("Last-Event-ID")
-        after: Any = int(last) if last and last.isdigit() else query.get("after")
+        after: Any = last if last is not None else query.get("after")
+        if call.req.method == "HEAD":
+            sse.head(call.resp)
+            return
         self._followers.attach(
             call.resp,
             call.req.env,
-            bearer(call.req),
-            call.caller.token_id,
+            call.credential,
+            call.caller,
             lambda: self._services.events.stream(call.caller, after, query.get("task_id")),
             first=sse.RETRY,
         )

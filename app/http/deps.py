@@ -15,9 +15,11 @@ from typing import Any, Protocol
 from app.core.principal import Principal
 from app.http.drain import Drain
 from app.services.agents import Agents
+from app.services.blobs import Blobs
 from app.services.projects import Projects
 from app.services.starts import Starts
 from app.services.tasks import Tasks
+from app.services.tokens import Login
 from app.services.users import Users
 from app.services.workspace_stream import WorkspaceEvents
 
@@ -101,12 +103,21 @@ class ByreServices:
     agents: Agents
     starts: Starts
     events: WorkspaceEvents
+    blobs: Blobs
 
 
 class Authenticator(Protocol):
     """Turns a bearer token into a caller. Raises Unauthorized; Unavailable if it can't find out."""
 
     def authenticate(self, bearer: str, *, fresh: float = ...) -> Principal: ...
+
+    def authenticate_cookie(self, value: str, *, fresh: float = ...) -> Principal:
+        """The same for the cookie of a browser."""
+        ...
+
+    def login(self, bearer: str) -> Login:
+        """A cookie for a token. Raises Forbidden for one without a login."""
+        ...
 
 
 class Schema(Protocol):
@@ -154,5 +165,6 @@ class Deps:
     gauges: tuple[Gauge, ...] = ()
     executors: ExecutorService | None = None
     byre: ByreServices | None = None
+    public_url: str = ""
     drain: Drain = field(default_factory=Drain)
     monotonic: Callable[[], float] = time.monotonic

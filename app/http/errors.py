@@ -75,7 +75,7 @@ def install(app: falcon.App[Request, falcon.Response]) -> None:
 
 def is_byre(path: str) -> bool:
     """Whether a path belongs to the byre contract (else to Brain's, as everything outside both does)."""
-    return path.startswith("/api/") or path == "/api"
+    return path.startswith("/api/") or path in ("/api", "/login", "/logout")
 
 
 def body(path: str, code: str, message: str, request_id: str) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from app.core.errors import Missing, Unsupported
-from app.http.auth import bearer
 from app.http.deps import Document, ExecutorService
 from app.http.requests import Call
 from app.http.rpc import Rpc
@@ -31,8 +30,8 @@ class Executors:
         self._followers.attach(
             call.resp,
             call.req.env,
-            bearer(call.req),
-            call.caller.token_id,
+            call.credential,
+            call.caller,
             lambda: self._executors.open(call.caller, executor),
         )
 
@@ -43,7 +42,7 @@ class Executors:
         """The same as a WebSocket."""
         executor = self._own(call)
         if self._rpc:
-            self._rpc.serve(call, executor, bearer(call.req))
+            self._rpc.serve(call, executor, call.credential.text)
 
     def unregisterExecutor(self, call: Call) -> Document:
         return self._executors.close(call.caller, self._own(call))

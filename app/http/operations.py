@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.core.principal import Scope
+from app.services.blobs import LARGEST as LARGEST_IMAGE
 
 MANAGEMENT: frozenset[Scope] = frozenset({"management"})
 MEMBER: frozenset[Scope] = frozenset({"management", "user"})
@@ -29,6 +30,8 @@ class Operation:
     status: int = 200
     body: bool = False
     login: bool = False
+    largest: int | None = None
+    """Bytes that its body may have, where that isn't the deployment's limit."""
 
 
 def _brain() -> list[Operation]:
@@ -56,8 +59,8 @@ def _brain() -> list[Operation]:
 
 
 def _byre() -> list[Operation]:
-    def row(id: str, method: str, path: str, status: int = 200, *, body: bool = False) -> Operation:
-        return Operation(id, method, "/api" + path, "byre", MEMBER, status, body=body, login=True)
+    def row(id: str, method: str, path: str, status: int = 200, *, body: bool = False, largest: int | None = None) -> Operation:
+        return Operation(id, method, "/api" + path, "byre", MEMBER, status, body=body, login=True, largest=largest)
 
     return [
         row("getMe", "GET", "/me"),
@@ -89,7 +92,7 @@ def _byre() -> list[Operation]:
         row("sendMessage", "POST", "/sessions/{sessionId}/messages", 202, body=True),
         row("compactSession", "POST", "/sessions/{sessionId}/compact", 202),
         row("interruptSession", "POST", "/sessions/{sessionId}/interrupt", 202),
-        row("uploadBlob", "POST", "/blobs", 201),
+        row("uploadBlob", "POST", "/blobs", 201, largest=LARGEST_IMAGE),
         row("getBlob", "GET", "/blobs/{blobId}"),
         row("listInbox", "GET", "/inbox"),
         row("getInboxItem", "GET", "/inbox/{itemId}"),

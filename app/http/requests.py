@@ -15,6 +15,7 @@ import falcon
 
 from app.core.errors import Invalid, TooLarge
 from app.core.principal import Principal
+from app.http.auth import Credential
 from app.http.deps import Schema
 from app.http.operations import Operation
 
@@ -47,11 +48,11 @@ def request_id(given: str | None) -> str:
 class Call:
     """A request that is authenticated and allowed. `params` are those of the path, ids in lower case."""
 
-    __slots__ = ("_limit", "_schema", "caller", "operation", "params", "req", "resp")
+    __slots__ = ("_limit", "_schema", "caller", "credential", "operation", "params", "req", "resp")
 
     def __init__(
         self, req: Request, resp: falcon.Response, caller: Principal, operation: Operation, params: dict[str, str],
-        schema: Schema, limit: int,
+        schema: Schema, limit: int, credential: Credential,
     ) -> None:  # fmt: skip
         self.req = req
         self.resp = resp
@@ -60,6 +61,7 @@ class Call:
         self.params = params
         self._schema = schema
         self._limit = limit
+        self.credential = credential
 
     @property
     def id(self) -> str:

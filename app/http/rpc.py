@@ -61,11 +61,11 @@ class Rpc:
             raise Invalid("this is a WebSocket: send the upgrade and the subprotocols brain-rpc and brain-auth.TOKEN")
         if env.get("HTTP_SEC_WEBSOCKET_PROTOCOL") != PROTOCOL:
             raise Unauthorized("offer the subprotocols brain-rpc and brain-auth.TOKEN")
-        self._followers.enter(call.caller.token_id)
+        self._followers.enter(call.caller)
         try:
             self._serve(call, executor, token)
         finally:
-            self._followers.leave(call.caller.token_id)
+            self._followers.leave(call.caller)
         raise Upgraded
 
     def _serve(self, call: Call, executor: str, token: str) -> None:

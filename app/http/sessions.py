@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from app.http import sse
-from app.http.auth import bearer
 from app.http.deps import Document, SessionService
 from app.http.requests import Call
 from app.http.sse import Followers
@@ -61,8 +60,8 @@ class Sessions:
         self._followers.attach(
             call.resp,
             call.req.env,
-            bearer(call.req),
-            call.caller.token_id,
+            call.credential,
+            call.caller,
             lambda: self._sessions.stream(call.caller, call.id, after),
         )
         return None

@@ -21,6 +21,8 @@ import structlog
 
 from app.core import sse
 from app.core.errors import ByreError, Overloaded, Unauthorized
+from app.core.principal import Principal
+from app.http.auth import Credential, still
 from app.http.deps import Authenticator, Limits, Stream
 from app.http.drain import Drain
 
@@ -48,6 +50,7 @@ class Followers:
         self.monotonic = monotonic
         self._lock = threading.Lock()
         self._by_token: Counter[str] = Counter()
+        self._by_tenant: Counter[str] = Counter()
         self._open = 0
 
     def __len__(self) -> int:
@@ -57,8 +60,8 @@ class Followers:
         self,
         resp: falcon.Response,
         env: dict[str, Any],
-        bearer: str,
-        token_id: str,
+        shown: Credential,
+        caller: Principal,
         open: Callable[[], Stream],
         *,
         first: bytes = RETRY,
@@ -66,18 +69,24 @@ class Followers:
         """Makes `resp` the stream that `open` gives. Raises Overloaded if a bound is reached, and whatever `open` raises:
         both before the 200.
         """
-        self.enter(token_id)
+        self.enter(caller)
         try:
-            body = EventBody(self, open(), bearer, token_id, env, first)
+            body = EventBody(self, open(), shown, caller, env, first)
         except BaseException:
-            self.leave(token_id)
+            self.leave(caller)
             raise
         self.drain.register(body, body.stop)
         head(resp)
         resp.stream = body
 
-    def enter(self, token_id: str) -> None:
+    def by_tenant(self) -> dict[str, int]:
+        """Open streams of each tenant that has any."""
+        with self._lock:
+            return dict(self._by_tenant)
+
+    def enter(self, caller: Principal) -> None:
         """Takes one place, which its taker leaves again. Raises Overloaded if there is none."""
+        token_id = caller.token_id
         with self._lock:
             if self._open >= self.limits.max_streams:
                 raise Overloaded("this process holds as many streams as it can")
@@ -85,29 +94,37 @@ class Followers:
                 raise Overloaded(f"a token can hold {self.limits.max_streams_per_token} streams on a process")
             self._open += 1
             self._by_token[token_id] += 1
+            self._by_tenant[caller.tenant] += 1
 
-    def leave(self, token_id: str) -> None:
+    def leave(self, caller: Principal) -> None:
         """Frees one place."""
         with self._lock:
             self._open -= 1
-            self._by_token[token_id] -= 1
-            if self._by_token[token_id] <= 0:
-                del self._by_token[token_id]
+            for counts, name in ((self._by_token, caller.token_id), (self._by_tenant, caller.tenant)):
+                counts[name] -= 1
+                if counts[name] <= 0:
+                    del counts[name]
 
 
 class EventBody:
     """The body of one SSE response, for the server to iterate and to close."""
 
-    __slots__ = ("_bearer", "_env", "_first", "_followers", "_next_beat", "_next_check", "_over", "_stream", "_token_id")
+    __slots__ = ("_caller", "_env", "_first", "_followers", "_next_beat", "_next_check", "_over", "_shown", "_stream")
 
     def __init__(
-        self, followers: Followers, stream: Stream, bearer: str, token_id: str, env: dict[str, Any], first: bytes
+        self,
+        followers: Followers,
+        stream: Stream,
+        shown: Credential,
+        caller: Principal,
+        env: dict[str, Any],
+        first: bytes,
     ) -> None:
         now = followers.monotonic()
         self._followers: Followers | None = followers
         self._stream = stream
-        self._bearer = bearer
-        self._token_id = token_id
+        self._shown = shown
+        self._caller = caller
         self._env: dict[str, Any] | None = env
         self._first = first
         self._next_beat = now + followers.limits.heartbeat
@@ -159,7 +176,7 @@ class EventBody:
         if followers is None:
             return
         followers.drain.forget(self)
-        followers.leave(self._token_id)
+        followers.leave(self._caller)
         self._stream.close()
 
     def _go_away(self) -> bytes:
@@ -168,7 +185,7 @@ class EventBody:
 
     def _still_allowed(self, tokens: Authenticator) -> bool:
         try:
-            tokens.authenticate(self._bearer, fresh=RECHECK_SECONDS)
+            still(tokens, self._shown, RECHECK_SECONDS)
         except Unauthorized:
             return False
         except ByreError:

@@ -5,6 +5,8 @@ Rules:
 - Looking one up costs at most one store read per token and `POSITIVE_SECONDS`, however many requests come at once; so a
   revocation made by another process is seen within that time (a caller that can't wait says so with `fresh`).
 - Text that can't be one of our tokens never reaches the store.
+- A browser's cookie is signed and names its token by its SHA-256: it is good as long as that one is, and no longer than its own term. It
+  is no bearer token.
 - Signed tokens (executor credential, inspection token) are not stored: tenant, object and expiry are in them, under a key
   derived from the deployment's secret for that one purpose.
 """
@@ -24,7 +26,7 @@ from typing import Any, NamedTuple
 
 from itsdangerous import BadData, URLSafeSerializer
 
-from app.core.errors import Invalid, Missing, Unauthorized, Unavailable
+from app.core.errors import Forbidden, Invalid, Missing, Unauthorized, Unavailable
 from app.core.principal import STORED_SCOPES, Principal, Scope
 from app.store import keys
 from app.store.contract import Absent, Store, StoreError
@@ -36,11 +38,14 @@ LOAD_SECONDS = 30.0
 """How long a request waits for a lookup that another one began."""
 EXECUTOR_SECONDS = 24 * 3600
 """Default life of an executor credential; the executor registers again after it."""
+LOGIN_SECONDS = 7 * 24 * 3600
+"""Life of a browser's cookie; after it a person logs in again."""
 INSPECTION_SECONDS = 600
 """Default life of an inspection token: as long as the longest tool call."""
 
 _STORED = re.compile(r"byre_[A-Za-z0-9_-]{43}\Z")
 _SIGNED = re.compile(r"byre([xi])\.([A-Za-z0-9_.-]{1,1000})\Z")
+_COOKIE = re.compile(r"[A-Za-z0-9_.-]{1,1000}\Z")
 _KINDS: dict[str, Scope] = {"x": "executor", "i": "inspection"}
 _REFUSED = "the token is not valid"
 
@@ -56,6 +61,14 @@ class Record(NamedTuple):
     created_at: int
     expires_at: int | None
     revoked_at: int | None
+
+
+class Login(NamedTuple):
+    """A browser's cookie: its value, the seconds for which it is good, and whom it stands for."""
+
+    cookie: str
+    seconds: int
+    principal: Principal
 
 
 Records = list[Record]
@@ -92,6 +105,7 @@ class Tokens:
         self._guard = threading.Lock()
         self._loading: dict[str, Future[_Entry]] = {}
         self._signers = {kind: _signer(secret_key, f"byre.token.{scope}.1") for kind, scope in _KINDS.items()}
+        self._cookies = _signer(secret_key, "byre.cookie.1")
 
     # -- stored tokens
 
@@ -150,6 +164,39 @@ class Tokens:
         """A token that reads one session, and nothing else, for `seconds`: given to a tool for the time of one call."""
         return self._sign("i", {"t": tenant, "s": session}, seconds)
 
+    # -- browsers
+
+    def login(self, bearer: str) -> Login:
+        """A cookie for a person's token. Raises Unauthorized, Unavailable; Forbidden for a token without a login."""
+        if not _STORED.match(bearer):
+            raise Unauthorized(_REFUSED)
+        sha = _sha(bearer)
+        principal, ends = self._stored(sha, POSITIVE_SECONDS)
+        if principal.login is None:
+            raise Forbidden("this needs a token with a login")
+        now = int(self._clock())
+        until = min(now + LOGIN_SECONDS, ends or now + LOGIN_SECONDS)
+        signed = self._cookies.dumps({"h": sha, "x": until})
+        return Login(signed.decode() if isinstance(signed, bytes) else signed, until - now, principal)
+
+    def authenticate_cookie(self, value: str, *, fresh: float = POSITIVE_SECONDS) -> Principal:
+        """The caller that a cookie stands for. Raises Unauthorized, also once its token is revoked; Unavailable."""
+        try:
+            payload = self._cookies.loads(value) if _COOKIE.match(value) else None
+        except BadData:
+            payload = None
+        if payload is None or _past(payload["x"], self._clock()):
+            raise Unauthorized(_REFUSED)
+        return self._stored(payload["h"], fresh)[0]
+
+    def live(self, token_id: str) -> bool:
+        """Whether a stored token is still good. Raises Unavailable."""
+        for sha in self._hashes(token_id):
+            record = self._record(sha)
+            if record is not None and record.revoked_at is None and not _past(record.expires_at, self._clock()):
+                return True
+        return False
+
     # -- looking up
 
     def authenticate(self, bearer: str, *, fresh: float = POSITIVE_SECONDS) -> Principal:
@@ -158,15 +205,18 @@ class Tokens:
         Raises Unauthorized if it isn't a token of ours, or no longer one; Unavailable if the store can't be asked.
         """
         if _STORED.match(bearer):
-            sha = _sha(bearer)
-            entry = self._cached(sha, fresh) or self._load_once(sha)
-            if entry.principal is None or _past(entry.expires_at, self._clock()):
-                raise Unauthorized(_REFUSED)
-            return entry.principal
+            return self._stored(_sha(bearer), fresh)[0]
         signed = _SIGNED.match(bearer)
         if signed is None:
             raise Unauthorized(_REFUSED)
         return self._verify(signed[1], signed[2])
+
+    def _stored(self, sha: str, fresh: float) -> tuple[Principal, int | None]:
+        """Whom a stored token stands for, and when it expires. Raises Unauthorized, Unavailable."""
+        entry = self._cached(sha, fresh) or self._load_once(sha)
+        if entry.principal is None or _past(entry.expires_at, self._clock()):
+            raise Unauthorized(_REFUSED)
+        return entry.principal, entry.expires_at
 
     def _cached(self, sha: str, fresh: float) -> _Entry | None:
         now = self._monotonic()

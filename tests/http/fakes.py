@@ -15,6 +15,7 @@ from app.core.errors import Conflict, Invalid, Missing, Unauthorized
 from app.core.principal import Principal
 from app.http.deps import Deps, Document, Limits
 from app.http.schema import Validator
+from app.services.tokens import Login
 
 MANAGEMENT = Principal("acme", "management", None, "m" * 16)
 OPERATOR = Principal("acme", "management", "ann", "o" * 16)
@@ -45,6 +46,12 @@ class FakeTokens:
         if bearer not in self.callers:
             raise Unauthorized("the token is not valid")
         return self.callers[bearer]
+
+    def authenticate_cookie(self, value: str, *, fresh: float = 10.0) -> Principal:
+        return self.authenticate(value.removeprefix("cookie-"), fresh=fresh)
+
+    def login(self, bearer: str) -> Login:
+        return Login(f"cookie-{bearer}", 60, self.authenticate(bearer))
 
     def revoke(self, bearer: str) -> None:
         self.callers.pop(bearer, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import falcon
@@ -15,6 +16,9 @@ import orjson
 
 from app.http.app import App, create_app
 from app.http.deps import Limits
+from app.services.blobs import Blobs
+from app.services.writer import Clock
+from app.store.memory import MemoryStore
 from tests.http.fakes import FakeSessions, FakeTokens, make_deps
 
 
@@ -66,6 +70,7 @@ def create() -> App:
         max_streams=int(os.environ.get("TEST_MAX_STREAMS", "10000")),
         max_streams_per_token=int(os.environ.get("TEST_MAX_STREAMS_PER_TOKEN", "10000")),
     )
-    app = create_app(make_deps(sessions=sessions, tokens=tokens, limits=limits))
+    byre = SimpleNamespace(blobs=Blobs(MemoryStore(), Clock()))
+    app = create_app(make_deps(sessions=sessions, tokens=tokens, limits=limits, byre=byre))
     app.add_route("/_control", Control(sessions, tokens))
     return app

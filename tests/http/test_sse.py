@@ -13,11 +13,12 @@ from falcon import testing
 
 from app.core.errors import Conflict, CursorUnavailable, Overloaded, Unauthorized, Unavailable
 from app.core.principal import Principal
+from app.http.auth import Credential
 from app.http.deps import Limits
 from app.http.drain import Drain
 from app.http.sse import GOING_AWAY, HEARTBEAT, RETRY, EventBody, Followers, wanted
 from tests.http.conftest import Tier
-from tests.http.fakes import SESSION, FakeClock, FakeStream, FakeTokens
+from tests.http.fakes import SESSION, USER, FakeClock, FakeStream, FakeTokens
 
 EVENTS = f"/sessions/{SESSION}/events"
 
@@ -59,9 +60,9 @@ class Desk:
         self.drain = Drain()
         self.followers = Followers(self.tokens, Limits(**limits), self.drain, self.clock)
 
-    def open(self, stream: Any, token: str = "user") -> EventBody:
+    def open(self, stream: Any, token: str = "user", *, cookie: bool = False) -> EventBody:
         resp = falcon.Response()
-        self.followers.attach(resp, {}, token, self.tokens.callers[token].token_id, lambda: stream)
+        self.followers.attach(resp, {}, Credential(token, cookie), self.tokens.callers[token], lambda: stream)
         assert isinstance(resp.stream, EventBody)
         return resp.stream
 
@@ -100,8 +101,9 @@ def test_heartbeats_are_never_further_apart_than_asked() -> None:
         at = desk.clock.now
 
 
-def test_a_revoked_token_ends_a_silent_stream_within_a_heartbeat(desk: Desk) -> None:
-    body = desk.open(Script(desk.clock, 1000.0))
+@pytest.mark.parametrize("cookie", [False, True])
+def test_a_revoked_token_ends_a_silent_stream_within_a_heartbeat(desk: Desk, cookie: bool) -> None:
+    body = desk.open(Script(desk.clock, 1000.0), cookie=cookie)
     assert [next(body), next(body)] == [RETRY, HEARTBEAT]
     desk.tokens.revoke("user")
     began = desk.clock.now
@@ -198,7 +200,7 @@ def test_a_stream_that_can_not_be_opened_takes_no_place(desk: Desk) -> None:
 
     for _ in range(5):
         with pytest.raises(Conflict):
-            desk.followers.attach(falcon.Response(), {}, "user", "u", refuse)
+            desk.followers.attach(falcon.Response(), {}, Credential("user"), USER, refuse)
     assert (len(desk.followers), len(desk.drain)) == (0, 0)
 
 
@@ -210,7 +212,7 @@ def test_nothing_of_the_request_is_kept(desk: Desk) -> None:
     gone = weakref.ref(held)
     env = {"HTTP_AUTHORIZATION": "Bearer user", "REQUEST_METHOD": "GET", "RAW_URI": "/x", "wsgi.input": held}
     resp = falcon.Response()
-    desk.followers.attach(resp, env, "user", "u", lambda: FakeStream([]))
+    desk.followers.attach(resp, env, Credential("user"), USER, lambda: FakeStream([]))
     del held
     next(iter(resp.stream))  # type: ignore[arg-type]
     gc.collect()
