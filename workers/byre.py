@@ -3,44 +3,85 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import redis
 
 from app.coord.requests import Requests
+from app.core.errors import Unavailable
+from app.git.github_app import Tokens
 from app.git.run import Git, write_once
 from app.git.view import Views
 from app.log.heads import LogHead
 from app.log.log import Log
+from app.outgoing.client import Outgoing
+from app.outgoing.errors import OutgoingError
 from app.services.entities import Entities
+from app.services.project_settings import SettingsOfProjects
+from app.services.users import Users
 from app.services.workspace_log import WorkspaceLog
 from app.services.writer import Clock
 from app.settings import Settings
 from app.store.keys import LogName
 from workers.mirror import Mirror
+from workers.places import Places
+from workers.repositories import Repositories, Roots
 from workers.task_session import TaskSession
-from workers.tasks import Roots, TaskWork
+from workers.tasks import TaskWork
+
+SAVERS = 4
+"""Bundles that are made at once."""
 
 
 class ByreHalf:
     """Parts of one worker. `host` is the same for all workers that share BYRE_WORKSPACES."""
 
-    def __init__(self, settings: Settings, client: redis.Redis, requests: Requests, log: Log) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: redis.Redis,
+        requests: Requests,
+        log: Log,
+        projects: SettingsOfProjects,
+        outgoing: Outgoing,
+    ) -> None:
         self._redis, self._prefix, self._log = client, settings.redis_prefix, log
         self._workspace = WorkspaceLog(log)
         self._entities = Entities(log.store, self._workspace)
         self._clock = Clock()
         self.host = _host(settings.workspaces)
         self.requests = requests
+        self._pool = ThreadPoolExecutor(SAVERS, thread_name_prefix="save")
         views = Views(Git(settings.workspaces / "git"), settings.repo_roots)
         roots = Roots(settings.repo_roots, settings.workspaces)
-        self.work = TaskWork(views, roots, self._entities, self.requests, self.host, self._clock)
+        apps = Tokens(_post(outgoing))
+        repositories = Repositories(views, roots, log.store, projects, apps, self.host, self._clock)
+        self.places = Places(repositories, requests, self._clock, self._pool)
+        self.work = TaskWork(self.places, self._entities, self._clock)
+        self.users = Users(self._entities)
+
+    def close(self) -> None:
+        """Waits for what is being saved."""
+        self._pool.shutdown(wait=True)
 
     def session(self, name: LogName, head: LogHead) -> TaskSession:
         """What the runner of a session in a task's worktree needs. Raises Missing, Conflict, Unavailable."""
         about = head.doc["task"]
         mirror = Mirror(self._redis, self._prefix, self._log, self._workspace, name, about)
-        return TaskSession(self.work, self._entities, self._clock, mirror, name, about)
+        return TaskSession(self.places, self._entities, self.users, self._clock, mirror, name, head)
+
+
+def _post(outgoing: Outgoing) -> Callable[[str, dict[str, str]], tuple[int, bytes]]:
+    def post(url: str, headers: dict[str, str]) -> tuple[int, bytes]:
+        try:
+            answer = outgoing.send("POST", url, headers)
+        except OutgoingError as error:
+            raise Unavailable(f"GitHub can't be asked for a token: {error}") from error
+        return answer.status, answer.body
+
+    return post
 
 
 def _host(workspaces: Path) -> str:

@@ -79,7 +79,8 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
     renewer = Renewer(coord, worker, settings.lease_seconds, failed("renew"))
     pool_threads = ThreadPoolExecutor(max(4, settings.worker_slots), thread_name_prefix="archive")
     writer = Writer(log, Clock())
-    byre = ByreHalf(settings, base.redis, wiring.requests_of(base), log)
+    projects = wiring.project_settings_of(settings, base.store)
+    byre = ByreHalf(settings, base.redis, wiring.requests_of(base), log, projects, outgoing)
     adapters = registry.offered(settings)
     tools = Tools(
         worker=worker,
@@ -136,6 +137,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
     logger.info("worker drains", sessions=pool.running())
     whole = pool.drain(settings.drain_seconds if not dead else 0, CUT_SECONDS)
     served.close()
+    byre.close()
     sweep.close()
     renewer.close()
     guardian.close()

@@ -79,6 +79,7 @@ class Runner:
         self._done = done
         self._mailbox = Mailbox()
         self._host: Host | None = None
+        self._task: TaskSession | None = None
         self._log = logger.bind(session=name.session)
         self._thread = threading.Thread(target=self._run, name=f"session-{name.session}", daemon=True)
 
@@ -140,6 +141,8 @@ class Runner:
                 self._t.renewer.remove(lease)
                 lease.extended = lambda _: None
                 self._t.workspaces.remove(self.name, lease.owner)
+                if self._task:
+                    self._task.close()
 
     def _turns(self, head: LogHead, lease: Lease) -> None:
         log = self._t.writer.log
@@ -219,14 +222,16 @@ class Runner:
         if make is None:
             raise OSError(f"this worker has no harness {head.vendor!r}")
         config = head.doc["config"]
+        own = self._task.environment() if self._task else {}
         variables = self._t.model_keys.variables(self.name.tenant, head.vendor)
-        self._mask = Redactor([*variables.values(), *secret_values(make().environment(place)), *self._tools.secrets()])
+        secrets = [*variables.values(), *secret_values(make().environment(place)), *secret_values(own)]
+        self._mask = Redactor([*secrets, *self._tools.secrets()])
         place = dataclasses.replace(
             place,
             model=config["model"],
             instructions=config.get("instructions", ""),
             reasoning_effort=config.get("reasoning_effort", ""),
-            variables=variables,
+            variables={**own, **variables},
         )
         host = Host.start(
             self._t.guardian, make(), place, lease.deadline, self._mailbox, self._t.errors, self._tools, self._mask

@@ -1,24 +1,26 @@
 """An agent session in a task's worktree: mirrored into the workspace log, with a snapshot of the worktree after what the agent did.
 
 Rules: a snapshot is taken after tool calls, at a turn's end, when a person is asked, and on a timer while a turn runs; an unchanged
-tree makes none. The turn's last snapshot is there before the turn ends in the log, so a session that is seen idle has it. A snapshot
-that fails never ends a turn.
+tree makes none. The turn's last snapshot is in the store before the turn ends in the log, so a session that is seen idle has it. A
+snapshot that fails never ends a turn.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import structlog
 
-from app.core.errors import ByreError, Conflict
-from app.git import changes, snapshots
-from app.git.repo import Worktree
+from app.core.errors import ByreError, Conflict, Missing
+from app.git import changes, snapshots, worktrees
+from app.log.heads import LogHead
 from app.services.entities import Entities
 from app.services.tasks import happening
+from app.services.users import Users
 from app.services.writer import Clock
 from app.store import keys
 from app.store.keys import LogName
@@ -26,37 +28,71 @@ from workers.bridge.outputs import BridgeResult
 from workers.harness.base import ToolResult
 from workers.mailbox import Anything
 from workers.mirror import Mirror
-from workers.tasks import TaskWork
+from workers.places import Places
 
 TIMER_SECONDS = 30.0
-"""Bounds what is lost with a worker: at most this much of a turn's work, or what was done since the last tool call."""
+"""Bounds what is lost with a worker and its disk: what was done since the last tool call, and at most this much of a turn's work."""
+NOBODY = ("Byre", "byre@localhost")
+"""Whose commits are those of agents for people without a git identity."""
 Document = dict[str, Any]
 
 logger = structlog.get_logger(__name__)
 
 
 class TaskSession:
-    """What a session's runner does for its task. Used by the runner's thread only."""
+    """What a session's runner does for its task. Used by the runner's thread only, which closes it."""
 
     def __init__(
-        self, work: TaskWork, entities: Entities, clock: Clock, mirror: Mirror, name: LogName, about: Document
+        self,
+        places: Places,
+        entities: Entities,
+        users: Users,
+        clock: Clock,
+        mirror: Mirror,
+        name: LogName,
+        head: LogHead,
     ) -> None:
-        self._entities, self._clock, self._mirror, self._name = entities, clock, mirror, name
-        self.task = entities.get(name.tenant, keys.task(name.tenant, about["task_id"]), "task")
+        self._entities, self._users, self._clock, self._mirror, self._name = entities, users, clock, mirror, name
+        about = head.doc["task"]
+        self._creator = str(head.doc["created_by"])
+        self.task = {**entities.get(name.tenant, keys.task(name.tenant, about["task_id"]), "task"), "tenant": name.tenant}
         if self.task["status"] != "active":
             raise Conflict(f"the task is {self.task['status']}")
         project = entities.get(name.tenant, keys.project(name.tenant, about["project_id"]), "project")
-        self._worktree: Worktree = work.worktree(project, self.task)
-        self._n, self._tree = self._latest()
-        self._taken = time.monotonic()
-        mirror.open()
+        self.project: Document = {**project, "tenant": name.tenant}
+        self._open = contextlib.ExitStack()
+        try:
+            self._open.enter_context(places.used(self.task))
+            self._worktree, self.notes = places.enter(self.project, self.task)
+            self._settings = places.repositories.settings(self.project)
+            self._saver = places.saver(self._worktree, self.task, self._publish)
+            self._n, self._tree = self._latest()
+            snapshots.forget_after(self._worktree, self._n)
+            self._taken = time.monotonic()
+            mirror.open()
+        except BaseException:
+            self._open.close()
+            raise
 
     @property
     def path(self) -> Path:
         """Where the agent works."""
         return self._worktree.path
 
+    def environment(self) -> Mapping[str, str]:
+        """What the agent's process is given beside its own: the project's environment, and whose commits its are. Raises Unavailable."""
+        user = self._users.get(self._name.tenant, self._creator)
+        who = (user["git_name"], user["git_email"]) if user["git_email"] else NOBODY
+        return {**self._settings.environment, **worktrees.identity(*who)}
+
+    def close(self) -> None:
+        """Lets go of the worktree: others may have it moved."""
+        self._open.close()
+
     def _latest(self) -> tuple[int, str]:
+        """Number and tree of the last snapshot; one that was saved by a worker which died before it told of it is told of now."""
+        for record in (self._saver.previous or {}).get("records", ()):
+            self._publish(record)
         found = self._entities.listed(keys.snapshots_prefix(self._name.tenant, self.task["id"]))
         if not found:
             return 0, changes.tree_of(self._worktree.repo, self.task["base_ref"])
@@ -72,12 +108,21 @@ class TaskSession:
         self._mirror.catch_up()
         if any(isinstance(o, ToolResult | BridgeResult) for o in outputs):
             self.snapshot("tool_call")
-        elif time.monotonic() - self._taken > TIMER_SECONDS:
+
+    def tick(self) -> float:
+        """Takes a snapshot, or saves one, if it is time. Gives the seconds until the next call is due."""
+        if time.monotonic() - self._taken > TIMER_SECONDS:
             self.snapshot("timer")
+        self._saver.tick()
+        return min(self._saver.due(), self._taken + TIMER_SECONDS - time.monotonic() + 0.01)
 
     def ending(self) -> None:
         """The turn is about to be settled."""
         self.snapshot("turn_end")
+        try:
+            self._saver.flush()
+        except ByreError as error:
+            logger.error("a turn ends whose work isn't in the store", task=self.task["id"], why=error.message)
 
     def settled(self) -> None:
         """The turn's end is in the session's log."""
@@ -94,7 +139,9 @@ class TaskSession:
             logger.warning("no snapshot", task=self.task["id"], trigger=trigger, why=str(error))
             return
         if taken.snapshot is None:
+            self._saver.offer(taken)
             return
+        self._n, self._tree = taken.snapshot.n, taken.snapshot.tree
         record = {
             "id": self._clock.id(),
             "task_id": self.task["id"],
@@ -106,8 +153,16 @@ class TaskSession:
             "trigger": trigger,
             "created_at": now,
         }
+        self._saver.offer(taken, record)
+
+    def _publish(self, record: Document) -> None:
+        """Tells of a snapshot, once."""
+        key = keys.snapshot(self._name.tenant, self.task["id"], record["n"])
+        with contextlib.suppress(Missing):
+            self._entities.get(self._name.tenant, key, "snapshot")
+            return
         payload = {"snapshot_id": record["id"], **{k: record[k] for k in ("n", "commit_sha", "tree_sha", "trigger")}}
-        happened = happening(self.task, "snapshot.created", now, "byre", payload, self._name.session or "")
-        key = keys.snapshot(self._name.tenant, self.task["id"], taken.snapshot.n)
-        self._entities.create(self._name.tenant, key, record, [happened])
-        self._n, self._tree = taken.snapshot.n, taken.snapshot.tree
+        session = str(record["agent_session_id"])
+        happened = happening(self.task, "snapshot.created", self._clock.text(), "byre", payload, session)
+        with contextlib.suppress(Conflict):
+            self._entities.create(self._name.tenant, key, record, [happened])

@@ -1,48 +1,41 @@
 """What needs a repository: projects are opened, tasks get their worktrees, changes are compared. Answers requests of API processes.
 
-Rules: git is started by `app/git` only, on directories under the repository roots; a task's worktree is at the same path on every
-worker with the same BYRE_WORKSPACES; a record is created after what it describes is there, and nothing is removed before its record
-says that it is closed.
+Rules: git is started by `app/git` only, on directories under the repository roots; a record is created after what it describes is
+there, and nothing is removed before its record says that it is closed. A question about a task is answered from its worktree where that
+is here, and from its bundles where nobody has one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 
-from app.coord.requests import Requests
-from app.core.errors import ByreError, Conflict, Invalid, Unavailable
-from app.git import changes, credentials, diff, projects, remotes, todo, worktrees
-from app.git.projects import Opened
-from app.git.repo import Worktree
-from app.git.view import Views
+from app.core.errors import Conflict, Unavailable
+from app.git import changes, diff, projects, resting, snapshots, submodules, todo, worktrees
+from app.git.changes import TaskChanges
+from app.git.repo import Rested, Worktree
 from app.services.entities import Entities
 from app.services.tasks import happening
 from app.services.writer import Clock
 from app.store import keys
+from workers.places import Places
 
+SUBMODULE_SECONDS = 20.0
+"""For the submodules of a new worktree; whoever creates a task waits for them."""
 Document = dict[str, Any]
 
 logger = structlog.get_logger(__name__)
 
 
-class Roots(NamedTuple):
-    """Where repositories may lie, and where worktrees are made."""
-
-    repositories: tuple[Path, ...]
-    workspaces: Path
-
-
 class TaskWork:
-    """The git half of byre on one worker. `host` names what shares this worker's disk."""
+    """The git half of byre on one worker."""
 
-    def __init__(self, views: Views, roots: Roots, entities: Entities, requests: Requests, host: str, clock: Clock) -> None:
-        self._views, self._roots, self._entities = views, roots, entities
-        self._requests, self._host, self._clock = requests, host, clock
+    def __init__(self, places: Places, entities: Entities, clock: Clock) -> None:
+        self.places, self.repositories = places, places.repositories
+        self._entities, self._clock = entities, clock
 
     def handlers(self) -> dict[str, Callable[[Document], Any]]:
         """By the kind of request."""
@@ -51,37 +44,28 @@ class TaskWork:
             "project.todo": self.project_todo,
             "task.create": self.create,
             "task.remove": self.remove,
+            "task.leave": self.leave,
+            "task.lost": self.lost,
             "task.changes": self.changes,
             "task.diff": self.diff,
             "task.unmerged": self.unmerged,
             "task.head": self.head,
         }
 
-    def opened(self, project: Document) -> Opened:
-        """The project's repository. Raises Invalid if it can't be used (any more)."""
-        return projects.open_directory(self._views, project["repo_path"], self._roots.repositories)
+    def opened(self, project: Document) -> projects.Opened:
+        """The project's repository. Raises Invalid if it can't be used (any more), Unavailable."""
+        return self.repositories.opened(project)
 
     def worktree(self, project: Document, task: Document) -> Worktree:
         """The task's worktree, which must be here. Raises Unavailable."""
-        worktree = Worktree(self.opened(project).repo, Path(task["worktree_path"]), task["id"])
-        if not worktrees.is_whole(worktree):
+        found = self.places.here(project, task)
+        if found is None:
             raise Unavailable("the task's worktree isn't on this worker")
-        return worktree
+        return found
 
     def project_open(self, body: Document) -> Document:
-        """Opens the repository of a project that is to be created. Raises Invalid."""
-        text = body["repo_path"]
-        if remotes.is_address(text):
-            remotes.remote(text, self._roots.repositories)
-            raise Invalid("repo_path: projects of git addresses aren't built yet; give the directory of a clone", "repo_path")
-        found = projects.open_directory(self._views, text, self._roots.repositories)
-        return {
-            "repo_path": str(found.repo.checkout),
-            "kind": "directory",
-            "default_branch": found.default_branch,
-            "remote": found.remote,
-            "notes": list(found.notes),
-        }
+        """Opens the repository of a project that is to be created. Raises Invalid, Unavailable."""
+        return self.repositories.open_new(body["tenant"], body["project"], body["name"], body["repo_path"])
 
     def project_todo(self, body: Document) -> Document:
         """The items of TODO.md on the default branch."""
@@ -96,15 +80,20 @@ class TaskWork:
         """Branch, worktree and record of a new task. Raises Invalid, Conflict, Unavailable."""
         tenant, project, task_id = body["tenant"], body["project"], body["task"]
         found = self.opened(project)
-        notes = self._refresh(found)
+        notes = self.repositories.refresh(project, found)
         commit = projects.default_tip(found.repo, found.default_branch)
         branch = worktrees.branch_name(body["title"], task_id)
-        path = self._roots.workspaces / "tasks" / tenant / task_id
+        path = self.places.path({"tenant": tenant, "id": task_id})
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        worktrees.create(found.repo, path, task_id, branch, commit)
+        made_here = worktrees.create(found.repo, path, task_id, branch, commit)
+        roots = self.repositories.roots.repositories
+        notes += submodules.fill(
+            made_here, found.origin, roots, lambda remote: self.repositories.access(project, remote), SUBMODULE_SECONDS
+        )
         now = self._clock.text()
         doc: Document = {
             "id": task_id,
+            "tenant": tenant,
             "project_id": project["id"],
             "title": body["title"],
             "merge_title": body["title"],
@@ -123,50 +112,66 @@ class TaskWork:
         self._entities.mark(keys.project_task(tenant, project["id"], task_id))
         happened = happening(doc, "task.created", now, body["login"], payload)
         made = self._entities.create(tenant, keys.task(tenant, task_id), doc, [happened])
-        self._requests.holds(tenant, task_id, self._host)
+        self.places.requests.holds(tenant, task_id, self.places.host)
         return made
 
-    def _refresh(self, found: Opened) -> list[str]:
-        """Fetches origin, if there is one that answers soon; gives what is to be known if it doesn't."""
-        if found.origin is None:
-            return []
-        try:
-            with credentials.access(self._views.git, found.origin) as access:
-                projects.fetch(found.repo, found.origin, access)
-        except ByreError as error:
-            return [f"origin was not fetched: {error.message}"]
-        return []
-
     def remove(self, body: Document) -> Document:
-        """Removes what a closed task has left here: worktree, branch, snapshot refs. Raises Conflict for an active one."""
+        """Removes what a closed task has left here and in the store: worktree, branch, refs, bundles. Raises Conflict for an active one."""
         tenant, task = body["tenant"], body["task"]
         if self._entities.get(tenant, keys.task(tenant, task["id"]), "task")["status"] == "active":
             raise Conflict("the task is active")
-        worktree = Worktree(self.opened(body["project"]).repo, Path(task["worktree_path"]), task["id"])
-        left = worktrees.remove(worktree, task["branch"])
-        self._requests.gone(tenant, task["id"])
+        left = self.places.remove(body["project"], task)
+        self.places.requests.gone(tenant, task["id"])
+        self.places.vault(task).discard(self._clock.id())
         for note in left:
             logger.warning("not all of a task could be removed", task=task["id"], why=note)
         return {"left": left}
 
+    def leave(self, body: Document) -> Document:
+        """Another host needs the task's worktree. Raises Conflict if it must stay here, Unavailable."""
+        return {"left": self.places.leave(body["project"], body["task"])}
+
+    def lost(self, body: Document) -> list[str]:
+        """Paths in the worktree that no snapshot can hold; empty where there is none."""
+        worktree = self.places.here(body["project"], body["task"])
+        if worktree is None:
+            return []
+        looked = snapshots.look(worktree)
+        return [*looked.nested, *looked.ignored, *looked.left][:1000]
+
     def changes(self, body: Document) -> Document:
         """The contract's TaskChanges."""
         project, task, query = body["project"], body["task"], body["query"]
-        worktree = self.worktree(project, task)
-        tip = projects.default_tip(worktree.repo, project["default_branch"])
-        if "snapshot" in query:
-            step = bool(query.get("step"))
-            found = changes.of_snapshot(worktree, task["id"], query["snapshot"], tip, task["base_ref"], step=step)
-        else:
-            found = changes.live(worktree, tip, task["base_ref"], query.get("since"))
-        return found.to_json()
+        base_ref, since = task["base_ref"], query.get("since")
+        worktree = self.places.here(project, task)
+        if worktree:
+            tip = projects.default_tip(worktree.repo, project["default_branch"])
+            if "snapshot" in query:
+                return self._of_snapshot(worktree, body, tip).to_json()
+            return changes.live(worktree, tip, base_ref, since).to_json()
+        with self.places.rested(project, task) as (rest, _):
+            tip = projects.default_tip(rest.repo, project["default_branch"])
+            if "snapshot" in query:
+                return self._of_snapshot(rest, body, tip).to_json()
+            return resting.live(rest, tip, base_ref, since).to_json()
+
+    def _of_snapshot(self, where: Worktree | Rested, body: Document, tip: str) -> TaskChanges:
+        task, query = body["task"], body["query"]
+        step = bool(query.get("step"))
+        return changes.of_snapshot(where, task["id"], query["snapshot"], tip, task["base_ref"], step=step)
 
     def diff(self, body: Document) -> Document:
         """The contract's FileDiff."""
+        worktree = self.places.here(body["project"], body["task"])
+        if worktree:
+            return self._diff(worktree, body)
+        with self.places.rested(body["project"], body["task"]) as (rest, _):
+            return self._diff(rest, body)
+
+    def _diff(self, where: Worktree | Rested, body: Document) -> Document:
         task, query = body["task"], body["query"]
-        worktree = self.worktree(body["project"], task)
         made = diff.file_diff(
-            worktree,
+            where,
             task["id"],
             query["base"],
             query["tree"],
@@ -179,10 +184,18 @@ class TaskWork:
     def unmerged(self, body: Document) -> Document:
         """The contract's Unmerged."""
         project, task = body["project"], body["task"]
-        worktree = self.worktree(project, task)
-        tip = projects.default_tip(worktree.repo, project["default_branch"])
-        return dataclasses.asdict(changes.unmerged(worktree, tip, task["base_ref"]))
+        worktree = self.places.here(project, task)
+        if worktree:
+            tip = projects.default_tip(worktree.repo, project["default_branch"])
+            return dataclasses.asdict(changes.unmerged(worktree, tip, task["base_ref"]))
+        with self.places.rested(project, task) as (rest, state):
+            tip = projects.default_tip(rest.repo, project["default_branch"])
+            return dataclasses.asdict(resting.unmerged(rest, state, tip, task["base_ref"]))
 
     def head(self, body: Document) -> str:
         """The commit that the worktree is on."""
-        return self.worktree(body["project"], body["task"]).head().commit or ""
+        worktree = self.places.here(body["project"], body["task"])
+        if worktree:
+            return worktree.head().commit or ""
+        with self.places.rested(body["project"], body["task"]) as (rest, _):
+            return rest.head or ""

@@ -153,7 +153,10 @@ class TurnRunner:
                 turn, host, started, Failed("harness_exited", f"{error} {host.stderr}".strip()), steered, keep=False
             )
         while end is None:
-            due = min(self._pump.tick(), (cut[1] if cut else until) - time.monotonic(), stuck.look(max(host.heard, started)))
+            ahead = self._task.tick() if self._task else until - time.monotonic()
+            due = min(
+                ahead, self._pump.tick(), (cut[1] if cut else until) - time.monotonic(), stuck.look(max(host.heard, started))
+            )
             outputs, news, ended = self._mailbox.wait(due)
             if self._mailbox.loss:
                 raise Fenced(self._mailbox.loss)

@@ -14,7 +14,7 @@ from app.core.errors import Missing, TooLarge
 from app.git import objects, paths, remotes, snapshots
 from app.git.errors import GitTooMuch
 from app.git.index import PrivateIndex
-from app.git.repo import Repo, Worktree
+from app.git.repo import Repo, Rested, Worktree
 
 EMPTY_TREE = {
     40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
@@ -87,13 +87,13 @@ def live(worktree: Worktree, default_tip: str, base_ref: str, since: str | None 
 
 
 def of_snapshot(
-    where: Repo | Worktree, task: str, n: int, default_tip: str, base_ref: str, *, step: bool = False
+    where: Worktree | Rested, task: str, n: int, default_tip: str, base_ref: str, *, step: bool = False
 ) -> TaskChanges:
     """A snapshot against the merge base of its commit, or with `step` against the snapshot before (its parent for the first).
 
     Raises Missing if there is no such snapshot, TooLarge, GitError.
     """
-    repo = where.repo if isinstance(where, Worktree) else where
+    repo = where.repo
     commit = repo.tip(snapshots.ref(task, n))
     if commit is None:
         raise Missing(f"the task has no snapshot {n}")
@@ -106,7 +106,7 @@ def of_snapshot(
     return TaskChanges(base, tree, between(where, base, tree))
 
 
-def between(where: Repo | Worktree, base: str, tree: str) -> list[FileChange]:
+def between(where: Worktree | Rested, base: str, tree: str) -> list[FileChange]:
     """The files that differ between two trees or commits, in git's order. Raises TooLarge, GitError."""
     options: dict[str, Any] = {"index": where.private / "index"} if isinstance(where, Worktree) else {}
     try:

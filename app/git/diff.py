@@ -12,7 +12,7 @@ from typing import Any
 from app.core.errors import Missing
 from app.git import paths, remotes, snapshots
 from app.git.changes import COMPARE_SECONDS, EMPTY_TREE, history_commit
-from app.git.repo import Repo, Worktree
+from app.git.repo import Repo, Rested, Worktree
 
 MAX_BYTES = 2**20
 CUT = "\\ The patch is longer than 1 MiB and was cut here\n"
@@ -28,19 +28,19 @@ class FileDiff:
 
 
 def file_diff(
-    where: Repo | Worktree, task: str, base: str, tree: str, path: str, old_path: str | None = None, *, base_ref: str
+    where: Worktree | Rested, task: str, base: str, tree: str, path: str, old_path: str | None = None, *, base_ref: str
 ) -> FileDiff:
     """The patch of one file. `old_path`: where it was renamed from. Raises Invalid, Missing, GitError."""
     old = paths.parse(old_path, "old_path") if old_path else None
     new = paths.parse(path, "path")
-    repo = where.repo if isinstance(where, Worktree) else where
+    repo = where.repo
     known = _trees(where, task)
     tree = remotes.object_id(tree, "tree")
     if tree not in known:
         raise Missing("tree is no tree of this task: ask for its changes again")
     base = remotes.object_id(base, "base")
     if base not in known and base not in EMPTY_TREE.values():
-        head = where.head().commit if isinstance(where, Worktree) else None
+        head = where.head().commit if isinstance(where, Worktree) else where.head
         history_commit(repo, task, base, "base", head, base_ref)
     options: dict[str, Any] = {"index": where.private / "index"} if isinstance(where, Worktree) else {}
     rename = ["--find-renames"] if old and old != new else ["--no-renames"]
@@ -57,11 +57,10 @@ def file_diff(
     return FileDiff(path, whole.decode("utf-8", "replace") + CUT, cut=True)
 
 
-def _trees(where: Repo | Worktree, task: str) -> set[str]:
-    repo = where.repo if isinstance(where, Worktree) else where
+def _trees(where: Worktree | Rested, task: str) -> set[str]:
     prefix = snapshots.namespace(task) + "snap/"
-    found = set(repo.run("for-each-ref", "--format=%(tree)", prefix).text.split())
-    return found | set(snapshots.recent_trees(where)) if isinstance(where, Worktree) else found
+    found = set(where.repo.run("for-each-ref", "--format=%(tree)", prefix).text.split())
+    return found | (set(snapshots.recent_trees(where)) if isinstance(where, Worktree) else {where.tree})
 
 
 def _only(path: bytes) -> list[str]:

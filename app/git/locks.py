@@ -17,14 +17,14 @@ _STEP = 0.01  # Seconds between two looks; flock has no waiting with a limit.
 
 
 @contextmanager
-def held(path: Path, seconds: float = 60.0) -> Iterator[None]:
-    """Holds the lock at `path` (a file of ours, made when needed). Raises Unavailable after `seconds`."""
+def held(path: Path, seconds: float = 60.0, *, shared: bool = False) -> Iterator[None]:
+    """Holds the lock at `path` (a file of ours, made when needed), alone or with all who share it. Raises Unavailable after `seconds`."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     with path.open("ab") as file:
         end = time.monotonic() + seconds
         while True:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
                 if time.monotonic() > end:

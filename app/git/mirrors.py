@@ -3,8 +3,9 @@
 A mirror keeps origin's branches at refs/remotes/origin, as a user's clone does, so that everything else treats both alike; tasks' branches
 and worktrees live in it too. Its bundles hold only what is origin's: what a task needs beyond that is in the task's own bundles.
 
-Rules: a mirror is made whole or not at all. One fetch or clean-up at a time; clean-up never removes what is younger than `_GRACE`, because
-worktrees' private indexes hold objects that no ref does.
+Rules: a mirror is made whole or not at all. Commits that origin has dropped stay, at refs/byre/kept, for tasks may have started from
+them. One fetch or clean-up at a time; clean-up never removes what is younger than `_GRACE`, because worktrees' private indexes hold
+objects that no ref does.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ CLONE_SECONDS = 900.0
 FULL_AFTER = 16  # Bundles of a chain after which the next should be a full one again.
 _GRACE = "2.weeks.ago"
 _ORIGIN = "refs/remotes/origin/"
+_KEPT = "refs/byre/kept/"
 
 
 def open_mirror(views: Views, path: Path) -> Repo:
@@ -47,7 +49,11 @@ def open_mirror(views: Views, path: Path) -> Repo:
 def refresh(mirror: Repo, origin: Remote, access: Access, *, seconds: float = projects.FETCH_SECONDS) -> None:
     """Brings a mirror up to date; branches that origin no longer has go. Raises Invalid, Unavailable, GitTimeout."""
     with _locked(mirror):
+        before = set(_refs(mirror).values())
         projects.fetch(mirror, origin, access, prune=True, seconds=seconds)
+        for commit in before - set(_refs(mirror).values()):
+            if not mirror.run("for-each-ref", "--count=1", f"--contains={commit}", _ORIGIN, _KEPT).out:
+                mirror.run("update-ref", _KEPT + commit, commit)
 
 
 def save(mirror: Repo, file: Path, previous: Mapping[str, Any] | None) -> Manifest | None:
@@ -71,11 +77,12 @@ def restore(views: Views, path: Path, parts: Sequence[Part]) -> Repo:
     mirror = open_mirror(views, path)
     with _locked(mirror):
         for part in parts:
-            bundles.apply(mirror, part.file, part.manifest, part.key)
+            if part.file:
+                bundles.apply(mirror, part.file, part.manifest, part.key)
         refs = {ref: remotes.object_id(oid, "refs") for ref, oid in parts[-1].manifest["refs"].items()}
         for ref in refs:
             remotes.branch(ref)
-        lines = [f"update {ref} {oid}\n" for ref, oid in refs.items() if ref.startswith(_ORIGIN)]
+        lines = [f"update {ref} {oid}\n" for ref, oid in refs.items() if ref.startswith((_ORIGIN, _KEPT))]
         mirror.run("update-ref", "--stdin", input="".join(lines).encode())
     return mirror
 
@@ -95,8 +102,8 @@ def remove(mirror: Repo) -> None:
 
 
 def _refs(mirror: Repo) -> dict[str, str]:
-    lines = mirror.run("for-each-ref", "--format=%(refname) %(objectname)", _ORIGIN).text.splitlines()
-    return {ref: oid for ref, oid in (line.rsplit(" ", 1) for line in lines) if ref != f"{_ORIGIN}HEAD"}
+    lines = mirror.run("for-each-ref", "--format=%(refname) %(objectname)", _ORIGIN, _KEPT).text.split("\n")
+    return {ref: oid for ref, oid in (line.rsplit(" ", 1) for line in lines if line) if ref != f"{_ORIGIN}HEAD"}
 
 
 @contextmanager

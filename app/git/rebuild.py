@@ -21,10 +21,10 @@ from app.git.state import State, put_back
 
 
 class Part(NamedTuple):
-    """One bundle of a chain: its manifest, its file, and its key in the store (for errors)."""
+    """One bundle of a chain: its manifest, its file (None: the repository has what is in it), and its key in the store, for errors."""
 
     manifest: Mapping[str, Any]
-    file: Path
+    file: Path | None
     key: str = ""
 
 
@@ -35,30 +35,36 @@ class Rebuilt(NamedTuple):
     notes: list[str]
 
 
-def objects(repo: Repo, task: str, parts: Sequence[Part]) -> list[str]:
+def objects(repo: Repo, task: str, parts: Sequence[Part], *, branch: bool = True) -> list[str]:
     """Puts a task's objects, snapshots and branch into the repository, without a worktree. `parts`: a full bundle and those after it.
 
-    Gives notes. Raises Corrupt, MissingBase, GitError.
+    Without `branch` a branch that is there stays where it is: another host may have a worktree on it. Gives notes. Raises Corrupt,
+    MissingBase, GitError.
     """
     for part in parts:
         if part.manifest["task"] != task:
             raise Corrupt("a bundle is of another task", part.key)
+        if part.file is None:
+            continue
         if not repo.exists(part.manifest["carrier"]):
             bundles.apply(repo, part.file, part.manifest, part.key)
         else:
             bundles.verify(part.file, part.manifest, part.key)
     last = parts[-1].manifest
-    branch = remotes.branch(last["branch"])
+    name = remotes.branch(last["branch"])
     wanted = {snapshots.ref(task, int(n)): oid for part in parts for n, oid in part.manifest["snapshots"].items()}
     wanted[snapshots.namespace(task) + "carrier"] = last["carrier"]
     notes = []
     if last["branch_tip"]:
-        ref = f"refs/heads/{branch}"
+        ref = f"refs/heads/{name}"
         here = repo.tip(ref)
-        if here and here != last["branch_tip"]:
+        if here and not branch:
+            ref = ""
+        elif here and here != last["branch_tip"]:
             wanted[f"{snapshots.namespace(task)}kept/{here}"] = here
             notes.append(f"the branch was at {here[:12]}, which had not reached the store: it is kept in the repository")
-        wanted[ref] = last["branch_tip"]
+        if ref:
+            wanted[ref] = last["branch_tip"]
     repo.run("update-ref", "--stdin", input="".join(f"update {ref} {oid}\n" for ref, oid in wanted.items()).encode())
     return notes
 

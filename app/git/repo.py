@@ -111,6 +111,26 @@ class Worktree:
         return self.repo.head(self.git_dir)
 
 
+@dataclass(frozen=True)
+class Rested:
+    """A task's work as it was saved last, without its worktree: its objects are in the repository.
+
+    `tree` is the worktree's, `head` its commit. Attributes of files are read from `index`, which holds `tree`; `empty` is a directory of
+    ours without any file.
+    """
+
+    repo: Repo
+    task: str
+    tree: str
+    head: str | None
+    index: Path
+    empty: Path
+
+    def run(self, *arguments: str, **options: Any) -> Done:
+        """`Git.run` on the repository, with the attributes that the saved files have."""
+        return self.repo.views.git.run(View(self.repo.view.git_dir, self.empty, self.index), *arguments, **options)
+
+
 def _read_head(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError):
         if path.is_symlink():  # How git wrote HEAD before there were symbolic refs.

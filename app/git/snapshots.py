@@ -92,6 +92,23 @@ def take(worktree: Worktree, n: int, previous_tree: str, *, ignored: bool = True
         return Taken(Snapshot(n, commit, looked.tree), looked, seen)
 
 
+def observe(worktree: Worktree) -> Taken:
+    """The worktree as it is, without a snapshot of it. Raises TooLarge, GitError."""
+    with locked(worktree):
+        return Taken(None, _look(worktree, True, ()), state.capture(worktree))
+
+
+def forget_after(worktree: Worktree, n: int) -> None:
+    """Removes refs of snapshots after `n`: nobody was told of them, and their numbers are given again. Raises GitError."""
+    prefix = namespace(worktree.task) + "snap/"
+    numbers = [
+        name.removeprefix(prefix) for name in worktree.repo.run("for-each-ref", "--format=%(refname)", prefix).text.split()
+    ]
+    doomed = "".join(f"delete {prefix}{number}\n" for number in numbers if number.isdecimal() and int(number) > n)
+    if doomed:
+        worktree.repo.run("update-ref", "--stdin", input=doomed.encode())
+
+
 def recent_trees(worktree: Worktree) -> list[str]:
     """The trees that the last looks gave, newest last."""
     with contextlib.suppress(OSError):

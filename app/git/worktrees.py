@@ -95,16 +95,9 @@ def remove(worktree: Worktree, branch: str | None = None) -> list[str]:
 
     A branch that another worktree is on is left. Raises GitError, OSError.
     """
-    path, repo = worktree.path, worktree.repo
-    if path.is_symlink() or path.is_file():
-        path.unlink()
-    elif path.exists():
-        shutil.rmtree(path, onerror=_make_writable)
-    for module in (worktree.git_dir / "modules").glob("*"):
-        repo.views.forget(module)
-    if worktree.git_dir.exists():
-        shutil.rmtree(worktree.git_dir, onerror=_make_writable)
-    repo.views.forget(worktree.git_dir)
+    repo = worktree.repo
+    _remove_files(worktree.path)
+    _remove_git_dir(worktree)
     shutil.rmtree(worktree.private, ignore_errors=True)
     doomed = refs_of(repo, worktree.task)
     notes = []
@@ -133,10 +126,25 @@ def tasks(repo: Repo) -> list[str]:
 
 
 def is_whole(worktree: Worktree) -> bool:
-    """Whether the worktree was made to the end and its directory is there."""
+    """Whether the worktree was made to the end and its directory is there, and is the one that git knows."""
     return (
-        worktree.git_dir.is_dir() and not _is_being_made(worktree) and worktree.path.is_dir() and not worktree.path.is_symlink()
+        worktree.git_dir.is_dir()
+        and not _is_being_made(worktree)
+        and worktree.path.is_dir()
+        and not worktree.path.is_symlink()
+        and _is_known_place(worktree)
     )
+
+
+def leave(worktree: Worktree) -> None:
+    """Removes a worktree's files and what git and we know of them; its branch and refs stay. Raises OSError.
+
+    What belongs to a worktree of the same task elsewhere, on a disk that shares the repository, is left alone.
+    """
+    if _is_known_place(worktree):
+        _remove_git_dir(worktree)
+    _remove_files(worktree.path)
+    shutil.rmtree(worktree.private, ignore_errors=True)
 
 
 def size(place: Path) -> int:
@@ -173,6 +181,28 @@ def _register(worktree: Worktree, head: str) -> None:
     for name, text in files.items():
         (worktree.git_dir / name).write_text(text)
     (worktree.path / ".git").write_text(f"gitdir: {worktree.git_dir}\n")
+
+
+def _remove_files(path: Path) -> None:
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    elif path.exists():
+        shutil.rmtree(path, onerror=_make_writable)
+
+
+def _remove_git_dir(worktree: Worktree) -> None:
+    for module in (worktree.git_dir / "modules").glob("*"):
+        worktree.repo.views.forget(module)
+    if worktree.git_dir.exists():
+        shutil.rmtree(worktree.git_dir, onerror=_make_writable)
+    worktree.repo.views.forget(worktree.git_dir)
+
+
+def _is_known_place(worktree: Worktree) -> bool:
+    with contextlib.suppress(OSError):
+        known = Path((worktree.git_dir / "gitdir").read_text().strip())
+        return known == worktree.path / ".git" or known.parent.resolve() == worktree.path.resolve()
+    return False
 
 
 def _is_being_made(worktree: Worktree) -> bool:

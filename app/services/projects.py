@@ -37,12 +37,13 @@ class Projects:
         if not name or len(name) > LONGEST_NAME:
             raise Invalid(f"name: must have 1 to {LONGEST_NAME} characters", "name")
         project_id = self._clock.id()
-        asked = {"tenant": principal.tenant, "project": project_id, "repo_path": body["repo_path"]}
+        asked = {"tenant": principal.tenant, "project": project_id, "name": name, "repo_path": body["repo_path"]}
         found = self._requests.ask("project.open", asked, OPEN_SECONDS)
         self._reserve(principal.tenant, name, project_id)
         now = self._clock.text()
         doc = {
             "id": project_id,
+            "tenant": principal.tenant,
             "name": name,
             "created_by": principal.login,
             "created_at": now,
