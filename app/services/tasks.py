@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import structlog
+
 from app.coord.requests import Requests
-from app.core.errors import Conflict, Invalid
+from app.core.errors import ByreError, Conflict, Invalid
 from app.core.principal import Principal
 from app.services.entities import Entities
 from app.services.projects import Projects
@@ -34,6 +36,8 @@ OPTIONAL = ("closed_at", "merge_commit", "todo_item")
 PAGE = 500
 Document = dict[str, Any]
 Documents = list[Document]
+
+logger = structlog.get_logger(__name__)
 
 
 class Tasks:
@@ -106,17 +110,30 @@ class Tasks:
         if self.busy(principal.tenant, task_id):
             raise Conflict("a turn of this task runs or waits: interrupt it first")
         self.let_go(principal.tenant, task_id)
+        lost = self._lost(principal.tenant, task)
         now = self._clock.text()
 
         def close(doc: Document) -> tuple[Document, list[Happening]]:
             if doc["status"] != "active":
                 raise Conflict(f"the task is {doc['status']}")
-            happened = happening(doc, "task.discarded", now, principal.login or "", {})
+            happened = happening(doc, "task.discarded", now, principal.login or "", {"lost": lost} if lost else {})
             return {**doc, "status": "discarded", "closed_at": now}, [happened]
 
         closed = self.change(principal.tenant, task_id, close)
-        self._work(principal.tenant, task, "task.remove", {})
+        try:
+            self._work(principal.tenant, task, "task.remove", {})
+        except ByreError as error:
+            # closed is closed: the worker that has the worktree finds it in its next round
+            logger.warning("a closed task is not removed yet", task=task_id, why=error.message)
         return shown(closed)
+
+    def _lost(self, tenant: str, task: Document) -> list[str]:
+        """Paths that go with the task and that no snapshot holds; empty if nobody can say."""
+        try:
+            found: list[str] = self._work(tenant, task, "task.lost", {})
+        except ByreError:
+            return []
+        return found
 
     def changes(self, principal: Principal, task_id: str, query: Document) -> Document:
         """Per-file statistics of the worktree or of a snapshot. Raises Invalid, Missing, Conflict, Unavailable."""
@@ -143,6 +160,11 @@ class Tasks:
     def head(self, tenant: str, task: Document) -> str:
         """The commit that the worktree is on. Raises Unavailable."""
         return str(self._work(tenant, task, "task.head", {}))
+
+    def merge_target(self, tenant: str, task: Document) -> Document:
+        """What is to be merged in: the default `branch`, just fetched, as `ref`, and the worktree's `head`. Raises Unavailable."""
+        target: Document = self._work(tenant, task, "task.target", {})
+        return target
 
     def snapshots(self, principal: Principal, task_id: str) -> Documents:
         """The task's snapshots, oldest first. Raises Missing."""
