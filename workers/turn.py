@@ -17,7 +17,7 @@ from app.core.cursor import Position
 from app.core.errors import Fenced, Missing
 from app.core.redact import Redactor
 from app.core.session import Queued, State
-from app.log import events
+from app.log import events, heads
 from app.log.heads import LogHead
 from app.log.log import View
 from app.services.closing import UNKNOWN
@@ -106,7 +106,9 @@ class TurnRunner:
         assert isinstance(first.offset, int)
         raw = self._writer.log.at(self._name, Position(first.gen, first.offset))
         text = events.parse(raw)["data"]["text"]
-        config = self._head.doc["config"]
+        # byre gives its sessions another model between turns, also to a process that is kept warm
+        log = self._writer.log
+        config = (heads.load(log.store, self._name, log.pace) if self._task else self._head).doc["config"]
         turn = Turn(
             turn_id=self._writer.clock.id(),
             inputs=(Input(first.id, text),),
