@@ -21,26 +21,33 @@ from redis.retry import Retry
 from app import settings_parse
 from app.coord.coord import RedisCoord
 from app.coord.executors import ExecutorRouting
+from app.coord.owed import Owed
 from app.coord.requests import Requests
 from app.coord.scripts import Scripts
 from app.core.errors import ByreError, Invalid
 from app.log.hub import Hub, open_hub
 from app.log.log import Log
 from app.outgoing.client import Outgoing
+from app.push.vapid import Vapid
 from app.services import catalog_file
 from app.services.agents import Agents
+from app.services.answers import Answers
 from app.services.blobs import Blobs
 from app.services.catalog import Catalog
 from app.services.descriptors import Resolver
 from app.services.entities import Entities
 from app.services.executors import Executors
+from app.services.inbox import Inbox
+from app.services.merging import Merging
 from app.services.model_keys import ModelKeys
 from app.services.project_settings import SettingsOfProjects
 from app.services.projects import Projects
+from app.services.push_devices import PushDevices
 from app.services.sessions import Sessions
 from app.services.starts import Starts
 from app.services.tasks import Tasks
 from app.services.tokens import Tokens
+from app.services.turns import Turns
 from app.services.users import Users
 from app.services.workspace_log import WorkspaceLog
 from app.services.workspace_stream import WorkspaceEvents
@@ -232,6 +239,17 @@ def project_settings_of(settings: Settings, store: Store) -> SettingsOfProjects:
     return SettingsOfProjects(store, Cipher(settings.secret_key, purpose="project-settings"))
 
 
+def vapid_of(settings: Settings, store: Store) -> Vapid:
+    """The key by which push services know the deployment."""
+    return Vapid(store, Cipher(settings.secret_key, purpose="push"), settings.push_contact or settings.public_url)
+
+
+def push_devices_of(settings: Settings, store: Store, outgoing: Outgoing) -> PushDevices:
+    """Browsers that are told of inbox items."""
+    tokens = tokens_of(settings, store)
+    return PushDevices(store, Cipher(settings.secret_key, purpose="push"), outgoing, tokens.live, Clock())
+
+
 def outgoing_of(settings: Settings) -> Outgoing:
     """The one client for addresses that others gave us. Raises SettingsError."""
     try:
@@ -276,7 +294,7 @@ def requests_of(base: Base) -> Requests:
     return Requests(redis_of(base.settings, "requests", WAITING_CONNECTIONS), base.settings.redis_prefix)
 
 
-def byre_of(base: Base, log: Log, hub: Hub, sessions: Sessions) -> ByreServices:
+def byre_of(base: Base, log: Log, hub: Hub, sessions: Sessions, outgoing: Outgoing) -> ByreServices:
     """The services of byre."""
     from app.http.deps import ByreServices
 
@@ -285,15 +303,25 @@ def byre_of(base: Base, log: Log, hub: Hub, sessions: Sessions) -> ByreServices:
     requests, clock = requests_of(base), Clock()
     projects = Projects(base.store, entities, requests, clock)
     tasks = Tasks(entities, projects, workspace, requests, clock)
-    agents = Agents(entities, tasks, log, workspace, sessions.inputs, sessions.restoring, clock, vendor=base.settings.vendor)
+    owed = Owed(base.redis, base.settings.redis_prefix)
+    turns = Turns(
+        base.store, entities, log, workspace, sessions.inputs, sessions.restoring, requests, owed, clock, base.settings.vendor
+    )
+    inbox, users, blobs = Inbox(base.store, entities, clock), Users(entities), Blobs(base.store, clock)
+    agents = Agents(entities, tasks, turns, inbox, blobs.check, clock)
     return ByreServices(
-        users=Users(entities),
+        users=users,
+        inbox=inbox,
+        answers=Answers(base.store, inbox, turns, clock),
+        merging=Merging(tasks, agents, turns, users, inbox, clock),
         projects=projects,
         tasks=tasks,
         agents=agents,
         starts=Starts(projects, tasks, agents),
         events=WorkspaceEvents(hub, workspace, tasks),
-        blobs=Blobs(base.store, clock),
+        blobs=blobs,
+        devices=push_devices_of(base.settings, base.store, outgoing),
+        vapid=vapid_of(base.settings, base.store),
     )
 
 
@@ -309,7 +337,8 @@ def api(base: Base) -> Api:
     from app.http.schema import Validator
 
     settings = base.settings
-    catalog = catalog_of(settings, outgoing_of(settings))
+    outgoing = outgoing_of(settings)
+    catalog = catalog_of(settings, outgoing)
     coord = coord_of(base)
     log = log_of(base, coord)
     schema = Validator()
@@ -322,7 +351,7 @@ def api(base: Base) -> Api:
     sessions = sessions_of(settings, log, coord, hub, catalog, executors)
     deps = Deps(
         sessions=sessions,
-        byre=byre_of(base, log, hub, sessions),
+        byre=byre_of(base, log, hub, sessions, outgoing),
         catalog=catalog,
         executors=executors,
         tokens=tokens,

@@ -6,9 +6,12 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import redis
 
+from app.coord.coord import Coord
+from app.coord.owed import Owed
 from app.coord.requests import Requests
 from app.core.errors import Unavailable
 from app.git.github_app import Tokens
@@ -26,6 +29,7 @@ from app.services.writer import Clock
 from app.settings import Settings
 from app.store.keys import LogName
 from workers.mirror import Mirror
+from workers.people import PeopleHalf
 from workers.places import Places
 from workers.repositories import Repositories, Roots
 from workers.task_session import TaskSession
@@ -46,6 +50,8 @@ class ByreHalf:
         log: Log,
         projects: SettingsOfProjects,
         outgoing: Outgoing,
+        coord: Coord,
+        failed: Callable[[], None],
     ) -> None:
         self._redis, self._prefix, self._log = client, settings.redis_prefix, log
         self._workspace = WorkspaceLog(log)
@@ -61,16 +67,31 @@ class ByreHalf:
         self.places = Places(repositories, requests, self._clock, self._pool)
         self.work = TaskWork(self.places, self._entities, self._clock)
         self.users = Users(self._entities)
+        self.people = PeopleHalf(
+            log,
+            coord,
+            Owed(client, settings.redis_prefix),
+            requests,
+            self.work,
+            self._mirror,
+            vendor=settings.vendor,
+            grace_ms=int(settings.lease_seconds * 1000),
+            folder=settings.workspaces / "git" / "follow",
+            failed=failed,
+        )
 
     def close(self) -> None:
-        """Waits for what is being saved."""
+        """Waits for what is being done and saved."""
+        self.people.close()
         self._pool.shutdown(wait=True)
 
     def session(self, name: LogName, head: LogHead) -> TaskSession:
         """What the runner of a session in a task's worktree needs. Raises Missing, Conflict, Unavailable."""
-        about = head.doc["task"]
-        mirror = Mirror(self._redis, self._prefix, self._log, self._workspace, name, about)
-        return TaskSession(self.places, self._entities, self.users, self._clock, mirror, name, head)
+        mirror = self._mirror(name, head.doc["task"])
+        return TaskSession(self.places, self._entities, self.users, self._clock, mirror, name, head, self.people)
+
+    def _mirror(self, name: LogName, about: dict[str, Any]) -> Mirror:
+        return Mirror(self._redis, self._prefix, self._log, self._workspace, name, about)
 
 
 def _post(outgoing: Outgoing) -> Callable[[str, dict[str, str]], tuple[int, bytes]]:

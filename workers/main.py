@@ -17,6 +17,8 @@ import structlog
 from app import wiring
 from app.coord.coord import Caps
 from app.log.compact import Compactor
+from app.push.sender import Sender
+from app.services.byre_tools import KIND
 from app.services.writer import Clock, Writer
 from app.settings import Settings
 from app.store.cipher import Cipher
@@ -30,6 +32,7 @@ from workers.pool import Pool
 from workers.process import Guardian
 from workers.protocol_errors import ProtocolErrors
 from workers.provider_calls import ProviderCalls
+from workers.push import open_push
 from workers.request_server import RequestServer
 from workers.runner import Tools
 from workers.sweep import Sweep
@@ -80,7 +83,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
     pool_threads = ThreadPoolExecutor(max(4, settings.worker_slots), thread_name_prefix="archive")
     writer = Writer(log, Clock())
     projects = wiring.project_settings_of(settings, base.store)
-    byre = ByreHalf(settings, base.redis, wiring.requests_of(base), log, projects, outgoing)
+    byre = ByreHalf(settings, base.redis, wiring.requests_of(base), log, projects, outgoing, coord, failed("follow"))
     adapters = registry.offered(settings)
     tools = Tools(
         worker=worker,
@@ -102,6 +105,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
                 "executor": ExecutorCalls(wiring.routing_of(base), hub, worker),
                 "http": ProviderCalls(catalog, outgoing, "http"),
                 "mcp": ProviderCalls(catalog, outgoing, "mcp"),
+                KIND: byre.people.tools,
             },
             tokens=wiring.tokens_of(settings, base.store),
             cipher=wiring.credentials_of(settings),
@@ -113,7 +117,10 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
         task_session=byre.session,
         compaction=Compaction(Compactor(log), pool_threads),
     )
-    served = RequestServer(byre.requests, byre.host, byre.work.handlers(), failed("requests"))
+    served = RequestServer(byre.requests, byre.host, {**byre.work.handlers(), **byre.people.handlers}, failed("requests"))
+    devices = wiring.push_devices_of(settings, base.store, outgoing)
+    sender = Sender(outgoing, wiring.vapid_of(settings, base.store))
+    push = open_push(base.store, log, hub, coord, devices, sender, settings.public_url, failed("push"))
     pool = Pool(tools, list(adapters), settings.worker_slots, failed("claim"))
     sweep = Sweep(
         writer,
@@ -128,6 +135,8 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
     renewer.start()
     sweep.start()
     served.start()
+    byre.people.followups.start()
+    push.start()
     pool.start()
     logger.info("worker runs", worker=worker, slots=settings.worker_slots, harnesses=list(adapters))
     ready()
@@ -137,6 +146,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
     logger.info("worker drains", sessions=pool.running())
     whole = pool.drain(settings.drain_seconds if not dead else 0, CUT_SECONDS)
     served.close()
+    push.close()
     byre.close()
     sweep.close()
     renewer.close()

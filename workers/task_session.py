@@ -24,10 +24,11 @@ from app.services.users import Users
 from app.services.writer import Clock
 from app.store import keys
 from app.store.keys import LogName
-from workers.bridge.outputs import BridgeResult
-from workers.harness.base import ToolResult
+from workers.bridge.outputs import BridgeCall, BridgeResult
+from workers.harness.base import Image, ToolResult
 from workers.mailbox import Anything
 from workers.mirror import Mirror
+from workers.people import People
 from workers.places import Places
 
 TIMER_SECONDS = 30.0
@@ -51,7 +52,10 @@ class TaskSession:
         mirror: Mirror,
         name: LogName,
         head: LogHead,
+        people: People,
     ) -> None:
+        self._people = people
+        self._asked: set[str] = set()
         self._entities, self._users, self._clock, self._mirror, self._name = entities, users, clock, mirror, name
         about = head.doc["task"]
         self._creator = str(head.doc["created_by"])
@@ -106,8 +110,15 @@ class TaskSession:
     def wrote(self, outputs: Sequence[Anything]) -> None:
         """Outputs are in the session's log."""
         self._mirror.catch_up()
-        if any(isinstance(o, ToolResult | BridgeResult) for o in outputs):
-            self.snapshot("tool_call")
+        self._asked |= {o.id for o in outputs if isinstance(o, BridgeCall) and o.name == "ask_human"}
+        ended = [o.id for o in outputs if isinstance(o, ToolResult | BridgeResult)]
+        if ended:
+            self.snapshot("ask_human" if self._asked.intersection(ended) else "tool_call")
+            self._asked.difference_update(ended)
+
+    def images(self, ids: Sequence[str]) -> tuple[Image, ...]:
+        """The images that go with a message, as far as they can be read."""
+        return self._people.images(self._name.tenant, ids)
 
     def tick(self) -> float:
         """Takes a snapshot, or saves one, if it is time. Gives the seconds until the next call is due."""
@@ -116,18 +127,21 @@ class TaskSession:
         self._saver.tick()
         return min(self._saver.due(), self._taken + TIMER_SECONDS - time.monotonic() + 0.01)
 
-    def ending(self) -> None:
-        """The turn is about to be settled."""
+    def ending(self, turn: str, kind: str, data: Document) -> None:
+        """The turn is about to be settled by an event of type `kind`. Raises Unavailable."""
         self.snapshot("turn_end")
         try:
             self._saver.flush()
         except ByreError as error:
             logger.error("a turn ends whose work isn't in the store", task=self.task["id"], why=error.message)
+        if kind == "rate_limited":
+            self._people.limited(self._name, self.task["id"], turn, data)
 
     def settled(self) -> None:
         """The turn's end is in the session's log."""
         self._mirror.catch_up()
         self._mirror.archive()
+        self._people.ended(self._name.tenant, self.task["id"])
 
     def snapshot(self, trigger: str) -> None:
         """Takes a snapshot if the tree has changed."""

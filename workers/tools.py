@@ -57,6 +57,9 @@ class Call(NamedTuple):
     progress: Callable[[Any], None]
     cancelled: threading.Event
     deadline: float
+    turn: str = ""
+    task: Document | None = None
+    """Task and project of a byre session."""
 
 
 class Answers(Protocol):
@@ -168,6 +171,8 @@ class SessionTools:
                 progress=progress,
                 cancelled=cancelled,
                 deadline=time.monotonic() + self._kit.seconds,
+                turn=made.turn,
+                task=doc.get("task"),
             )
         )
 

@@ -93,6 +93,7 @@ class TurnRunner:
         self._pump = Pump(writer, name, lease, pool, redactor)
         self._tools, self._task = tools, task
         self._seen: set[str] = set()
+        self._cause = ""
         self._used = Used({})
         self._over: str | None = None
 
@@ -104,14 +105,18 @@ class TurnRunner:
         """Consumes the first queued input by a durable `turn.started`. Raises Fenced, Missing."""
         first = state.queue[0]
         assert isinstance(first.offset, int)
-        raw = self._writer.log.at(self._name, Position(first.gen, first.offset))
-        text = events.parse(raw)["data"]["text"]
+        said = events.parse(self._writer.log.at(self._name, Position(first.gen, first.offset)))["data"]
+        purpose = said.get("purpose", "message")
+        images = self._task.images(said["images"]) if self._task and said.get("images") else ()
         # byre gives its sessions another model between turns, also to a process that is kept warm
         log = self._writer.log
         config = (heads.load(log.store, self._name, log.pace) if self._task else self._head).doc["config"]
         turn = Turn(
             turn_id=self._writer.clock.id(),
-            inputs=(Input(first.id, text),),
+            # what byre asks for is no message: the agent is told by its own means
+            inputs=(Input(first.id, said["text"], images),) if purpose == "message" else (),
+            purpose=purpose,
+            merge_ref=said.get("merge_ref"),
             model=config["model"],
             instructions=config.get("instructions", ""),
             reasoning_effort=config.get("reasoning_effort", ""),
@@ -125,6 +130,8 @@ class TurnRunner:
             "harness": self._head.vendor,
             "model": config["model"],
         }
+        if purpose != "message":
+            data["purpose"] = purpose
 
         def decide(view: View) -> list[Draft]:
             if all(q.id != first.id for q in view.state.queue):
@@ -133,6 +140,7 @@ class TurnRunner:
 
         self._writer.commit(self._name, decide, holder=self._lease.holder)
         self._pump.begin(turn.turn_id, first.id)
+        self._cause = first.id
         if self._task:
             self._task.started()
         self._seen = {q.id for q in state.queue}
@@ -310,14 +318,14 @@ class TurnRunner:
             assert view.state.turn and view.state.turn.id == turn.turn_id
             inputs[:] = view.state.turn.inputs
             cut = [
-                self._writer.draft("tool.result", {"turn": turn.turn_id, "call_id": call, "result": UNKNOWN}, turn.inputs[0].id)
+                self._writer.draft("tool.result", {"turn": turn.turn_id, "call_id": call, "result": UNKNOWN}, self._cause)
                 for call in open_calls
             ]
-            return [*cut, self._writer.draft(kind, {"turn": turn.turn_id, **data}, turn.inputs[0].id)]
+            return [*cut, self._writer.draft(kind, {"turn": turn.turn_id, **data}, self._cause)]
 
         inputs: list[Queued] = []
         if self._task:
-            self._task.ending()
+            self._task.ending(turn.turn_id, kind, data)
         self._writer.commit(self._name, decide, holder=self._lease.holder)
         if self._task:
             self._task.settled()

@@ -3,13 +3,14 @@
 The store has the truth (a mark for each such task); this is what workers poll, one command each, and what is rebuilt from the store when
 Redis has forgotten it. A task that was taken comes up again by itself until it is settled, so a worker that dies with it loses nothing.
 
-Rules: `starting` is held for as long as it takes to look whether a task is idle and to begin something; it ends by itself, so
-whoever holds it writes nothing that relies on it after `LOCK_SECONDS`.
+Rules: times are hints, so the hosts' own clocks do. `starting` is held for as long as it takes to look whether a task is idle and to
+begin something; it ends by itself, so whoever holds it writes nothing that relies on it after `LOCK_SECONDS`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -72,9 +73,9 @@ class Owed:
             with contextlib.suppress(LockError, redis.RedisError):
                 lock.release()
 
-    def _now(self) -> int:
-        seconds, micros = self._redis.time()  # type: ignore[misc]
-        return int(seconds) * 1000 + int(micros) // 1000
+    @staticmethod
+    def _now() -> int:
+        return int(time.time() * 1000)
 
 
 @contextlib.contextmanager

@@ -39,16 +39,9 @@ class Requests:
 
     def ask(self, kind: str, body: Document, seconds: float, host: str = "") -> Any:
         """The answer of a worker (of `host`, or of any). Raises the error that it answered, Unavailable after `seconds`."""
-        number = secrets.token_hex(16)
         until = time.monotonic() + seconds
         try:
-            with self._redis.pipeline(transaction=True) as pipe:
-                pipe.set(
-                    f"{self._prefix}:{number}", orjson.dumps({"id": number, "kind": kind, "body": body}), px=int(seconds * 1000)
-                )
-                pipe.rpush(self._queue(host), number)
-                pipe.pexpire(self._queue(host), 600_000)
-                pipe.execute()
+            number = self._put(kind, body, seconds, host)
             while (left := until - time.monotonic()) > 0:
                 answer = self._redis.blpop([f"{self._prefix}:{number}:reply"], timeout=min(WAIT_SECONDS, max(left, 0.01)))
                 if answer:
@@ -57,6 +50,24 @@ class Requests:
         except redis.RedisError as error:
             raise Unavailable("Redis can't be reached") from error
         raise Unavailable("no worker answered in time; try again")
+
+    def tell(self, kind: str, body: Document, seconds: float, host: str = "") -> None:
+        """Asks for something to be done within `seconds`, and doesn't wait for the answer."""
+        try:
+            self._put(kind, body, seconds, host)
+        except redis.RedisError as error:
+            raise Unavailable("Redis can't be reached") from error
+
+    def _put(self, kind: str, body: Document, seconds: float, host: str) -> str:
+        number = secrets.token_hex(16)
+        with self._redis.pipeline(transaction=True) as pipe:
+            pipe.set(
+                f"{self._prefix}:{number}", orjson.dumps({"id": number, "kind": kind, "body": body}), px=int(seconds * 1000)
+            )
+            pipe.rpush(self._queue(host), number)
+            pipe.pexpire(self._queue(host), 600_000)
+            pipe.execute()
+        return number
 
     def take(self, host: str, seconds: float = WAIT_SECONDS) -> Document | None:
         """The next request for `host` or for any, None when there is none for `seconds`."""

@@ -41,12 +41,14 @@ class Refused:
 Decision = Accepted | Nothing | Refused
 
 
-def message(state: State, data: dict[str, Any], max_queue: int) -> Accepted | Refused:
-    """Decides on a `user.message` whose event data is `data`; at most `max_queue` inputs may wait."""
+def message(state: State, data: dict[str, Any], max_queue: int, *, alone: bool = False) -> Accepted | Refused:
+    """Decides on a `user.message` whose event data is `data`; at most `max_queue` inputs may wait, none before one that is `alone`."""
     if state.status is Status.CLOSED:
         return Refused("the session is closed")
     if state.status in (Status.INTERRUPTED, Status.FAILED):
         return Refused(f"the session is {state.status}: POST /sessions/{{id}}/resume first")
+    if alone and state.status is not Status.IDLE:
+        return Refused("a turn of this session runs or waits")
     if len(state.queue) >= max_queue:
         return Refused(f"{max_queue} inputs wait already", full=True)
     return Accepted("user.message", data)

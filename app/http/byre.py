@@ -53,6 +53,15 @@ class Byre:
     def updateNotificationPrefs(self, call: Call) -> Document:
         return self._services.users.update_prefs(call.caller, call.json())
 
+    def addPushSubscription(self, call: Call) -> None:
+        self._services.devices.add(call.caller, call.json())
+
+    def removePushSubscription(self, call: Call) -> None:
+        self._services.devices.remove(call.caller, call.query()["endpoint"])
+
+    def getPushKey(self, call: Call) -> Document:
+        return {"public_key": self._services.vapid.public_key()}
+
     def listProjects(self, call: Call) -> list[Document]:
         return self._services.projects.list(call.caller)
 
@@ -78,7 +87,16 @@ class Byre:
         return self._services.tasks.get(call.caller, call.params["taskId"])
 
     def discardTask(self, call: Call) -> Document:
-        return self._services.tasks.discard(call.caller, call.params["taskId"])
+        return self._services.merging.discard(call.caller, call.params["taskId"])
+
+    def getCoAuthors(self, call: Call) -> list[Document]:
+        return self._services.merging.co_authors(call.caller, call.params["taskId"])
+
+    def mergeIn(self, call: Call) -> Document:
+        return self._services.merging.merge_in(call.caller, call.params["taskId"])
+
+    def mergeTask(self, call: Call) -> Document:
+        return self._services.merging.merge(call.caller, call.params["taskId"])
 
     def getUnmerged(self, call: Call) -> Document:
         return self._services.tasks.unmerged(call.caller, call.params["taskId"])
@@ -107,6 +125,21 @@ class Byre:
 
     def sendMessage(self, call: Call) -> Document:
         return self._services.agents.message(call.caller, call.params["sessionId"], call.json())
+
+    def compactSession(self, call: Call) -> Document:
+        return self._services.agents.compact(call.caller, call.params["sessionId"])
+
+    def interruptSession(self, call: Call) -> Document:
+        return self._services.agents.interrupt(call.caller, call.params["sessionId"])
+
+    def listInbox(self, call: Call) -> list[Document]:
+        return self._services.inbox.list(call.caller, call.query())
+
+    def getInboxItem(self, call: Call) -> Document:
+        return self._services.inbox.get(call.caller, call.params["itemId"])
+
+    def respondInbox(self, call: Call) -> list[Document]:
+        return self._services.answers.respond(call.caller, call.json())
 
     def uploadBlob(self, call: Call) -> Document:
         return blobs.upload(call, self._services.blobs)

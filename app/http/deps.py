@@ -14,9 +14,14 @@ from typing import Any, Protocol
 
 from app.core.principal import Principal
 from app.http.drain import Drain
+from app.push.vapid import Vapid
 from app.services.agents import Agents
+from app.services.answers import Answers
 from app.services.blobs import Blobs
+from app.services.inbox import Inbox
+from app.services.merging import Merging
 from app.services.projects import Projects
+from app.services.push_devices import PushDevices
 from app.services.starts import Starts
 from app.services.tasks import Tasks
 from app.services.tokens import Login
@@ -102,8 +107,13 @@ class ByreServices:
     tasks: Tasks
     agents: Agents
     starts: Starts
+    inbox: Inbox
+    answers: Answers
+    merging: Merging
     events: WorkspaceEvents
     blobs: Blobs
+    devices: PushDevices
+    vapid: Vapid
 
 
 class Authenticator(Protocol):

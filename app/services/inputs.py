@@ -52,8 +52,8 @@ class Inputs:
             data["delivery"] = delivery
         return self.message(name, data, body.get("key"))
 
-    def message(self, name: LogName, data: dict[str, Any], key: str | None) -> dict[str, Any]:
-        """Appends a `user.message` with `data` and answers its Event."""
+    def message(self, name: LogName, data: dict[str, Any], key: str | None, *, alone: bool = False) -> dict[str, Any]:
+        """Appends a `user.message` with `data` and answers its Event. `alone`: only to an idle session, else Conflict."""
         if key is not None:
             if not 0 < len(key) <= MAX_KEY:
                 raise Invalid(f"key: must have 1 to {MAX_KEY} characters", "key")
@@ -64,7 +64,7 @@ class Inputs:
         waits: list[Future[None]] = []
 
         def decide(view: View) -> list[Draft]:
-            self._accepted(rules.message(view.state, data, self._max_queue))
+            self._accepted(rules.message(view.state, data, self._max_queue, alone=alone))
             return [draft]
 
         def durable(place: Place) -> None:

@@ -36,6 +36,7 @@ OPTIONAL = ("closed_at", "merge_commit", "todo_item")
 PAGE = 500
 Document = dict[str, Any]
 Documents = list[Document]
+Paths = list[str]
 
 logger = structlog.get_logger(__name__)
 
@@ -127,10 +128,10 @@ class Tasks:
             logger.warning("a closed task is not removed yet", task=task_id, why=error.message)
         return shown(closed)
 
-    def _lost(self, tenant: str, task: Document) -> list[str]:
+    def _lost(self, tenant: str, task: Document) -> Paths:
         """Paths that go with the task and that no snapshot holds; empty if nobody can say."""
         try:
-            found: list[str] = self._work(tenant, task, "task.lost", {})
+            found: Paths = self._work(tenant, task, "task.lost", {})
         except ByreError:
             return []
         return found
