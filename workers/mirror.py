@@ -70,7 +70,7 @@ class Mirror:
         """Mirrors what was appended to the session's log since. Raises Unavailable."""
         while True:
             page = self._log.read(self._name, self._at, PAGE)
-            batch = [made for made in map(self._mirrored, page.entries) if made]
+            batch = [made for entry in page.entries for made in self._mirrored(entry)]
             if batch:
                 first = self._workspace.append(self._name.tenant, batch)
                 self.seq = first + len(batch) - 1
@@ -93,44 +93,50 @@ class Mirror:
         except redis.RedisError:
             logger.debug("mirror hint not kept")
 
-    def _mirrored(self, entry: Entry) -> tuple[str, bytes] | None:
+    def _mirrored(self, entry: Entry) -> list[tuple[str, bytes]]:
         e = events.parse(entry.raw)
-        made = shown(e["type"], e["data"], self._vendor)
-        if made is None:
-            return None
-        kind, payload = made
-        data = {
-            "project_id": self._about["project_id"],
-            "task_id": self._about["task_id"],
-            "agent_session_id": self._name.session,
-            "actor": "agent" if kind.startswith("agent.") else "byre",
-            "payload": payload,
-            "place": list(entry.position),
-        }
-        event_id = hashlib.sha256(f"{self._name.session} {e['id']}".encode()).hexdigest()[:32]
-        return event_id, events.line(kind, event_id, e["time"], data)
+        out: list[tuple[str, bytes]] = []
+        for n, (kind, payload) in enumerate(shown(e["type"], e["data"], self._vendor)):
+            data = {
+                "project_id": self._about["project_id"],
+                "task_id": self._about["task_id"],
+                "agent_session_id": self._name.session,
+                "actor": "agent" if kind.startswith("agent.") else "byre",
+                "payload": payload,
+                "place": list(entry.position),
+            }
+            event_id = hashlib.sha256(f"{self._name.session} {e['id']}{f' {n}' if n else ''}".encode()).hexdigest()[:32]
+            out.append((event_id, events.line(kind, event_id, e["time"], data)))
+        return out
 
 
-def shown(kind: str, data: Document, vendor: str) -> tuple[str, Document] | None:
-    """How byre shows an event of a session: kind and payload; None if it doesn't."""
+def shown(kind: str, data: Document, vendor: str) -> list[tuple[str, Document]]:
+    """How byre shows an event of a session: kinds and payloads; empty if it doesn't."""
     turn = {"turn": data["turn"]} if "turn" in data else {}
     match kind:
         case "assistant.message":
-            return "agent.text", {**turn, "text": data["text"]}
+            return [("agent.text", {**turn, "text": data["text"]})]
         case "assistant.thinking":
-            return "agent.thinking", {**turn, "text": data["text"]}
+            return [("agent.thinking", {**turn, "text": data["text"]})]
         case "tool.call":
-            return "agent.tool_call", {**turn, "id": data["id"], "name": data["name"], "arguments": data["arguments"]}
+            return [("agent.tool_call", {**turn, "id": data["id"], "name": data["name"], "arguments": data["arguments"]})]
         case "tool.result":
-            return "agent.tool_result", {**turn, "call_id": data["call_id"], "result": data["result"]}
+            return [("agent.tool_result", {**turn, "call_id": data["call_id"], "result": data["result"]})]
         case "turn.started":
-            return "turn.started", turn
+            about: Document = {name: data[name] for name in ("model", "purpose") if data.get(name)}
+            return [("turn.started", {**turn, **about}), ("session.state", {"state": "running"})]
         case "turn.completed":
-            return "turn.ended", {**turn, "outcome": "completed", "usage": data["usage"], "duration_ms": data["duration_ms"]}
+            used: Document = {name: data[name] for name in ("usage", "cost_usd", "duration_ms") if name in data}
+            return [("turn.ended", {**turn, "outcome": "completed", **used})]
         case "turn.interrupted":
-            return "turn.ended", {**turn, "outcome": "interrupted", "reason": data["reason"]}
+            return [("turn.ended", {**turn, "outcome": "interrupted", "reason": data["reason"]})]
         case "turn.failed":
-            return "turn.ended", {**turn, "outcome": "failed", "code": data["code"], "message": data["message"]}
+            return [("turn.ended", {**turn, "outcome": "failed", "code": data["code"], "message": data["message"]})]
         case "rate_limited":
-            return "rate_limit", {"vendor": vendor, "retry_after": data["retry_after"], "detail": data["detail"]}
-    return None
+            about = {name: data[name] for name in ("reset_at", "retry_after", "detail") if name in data}
+            return [
+                ("turn.ended", {**turn, "outcome": "rate_limited"}),
+                ("rate_limit", {"vendor": vendor, **about}),
+                ("session.state", {"state": "queued", "reason": "rate_limited"}),
+            ]
+    return []

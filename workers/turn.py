@@ -19,7 +19,7 @@ from app.core.redact import Redactor
 from app.core.session import Queued, State
 from app.log import events, heads
 from app.log.heads import LogHead
-from app.log.log import View
+from app.log.log import View, now_text
 from app.services.closing import UNKNOWN
 from app.services.inputs import drop_pending
 from app.services.writer import Draft, Writer
@@ -292,7 +292,7 @@ class TurnRunner:
             case RateLimited(seconds, detail) if reason is None:
                 wait = UNKNOWN_RESET_SECONDS if seconds is None else seconds
                 reset_ms = self._writer.log.clock() + int(wait * 1000)
-                data |= {"detail": detail, "retry_after": wait, "reset_ms": reset_ms}
+                data |= {"detail": detail, "retry_after": wait, "reset_ms": reset_ms, "reset_at": now_text(reset_ms / 1000)}
                 return self._append_end("rate_limited", turn, data, keep)
             case Failed(code, message):
                 return self._append_end("turn.failed", turn, {**data, "code": code, "message": message}, keep=False)
