@@ -22,7 +22,7 @@ from app.core.errors import ByreError, Unavailable
 WAIT_SECONDS = 2
 """Longest blocking wait in Redis; shorter than any client's socket timeout."""
 REPLY_MS = 60_000
-HOST_MS = 15_000
+HOST_MS = 10_000
 BY_CODE: dict[str, type[ByreError]] = {
     name: getattr(errors, name)
     for name in ("Invalid", "Forbidden", "Missing", "Conflict", "TooLarge", "Unsupported", "Overloaded", "Unavailable")
@@ -38,7 +38,10 @@ class Requests:
         self._prefix = "{" + prefix + "}:req"
 
     def ask(self, kind: str, body: Document, seconds: float, host: str = "") -> Any:
-        """The answer of a worker (of `host`, or of any). Raises the error that it answered, Unavailable after `seconds`."""
+        """The answer of a worker (of `host`, or of any). Raises the error that it answered, Unavailable after `seconds`.
+
+        A host that dies before it has taken the request is not waited for: any other may take it then.
+        """
         until = time.monotonic() + seconds
         try:
             number = self._put(kind, body, seconds, host)
@@ -46,6 +49,11 @@ class Requests:
                 answer = self._redis.blpop([f"{self._prefix}:{number}:reply"], timeout=min(WAIT_SECONDS, max(left, 0.01)))
                 if answer:
                     return _opened(orjson.loads(answer[1]))
+                if host and not self._redis.exists(f"{self._prefix}:host:{host}"):
+                    # nobody of that host has taken it, or nobody lives who could answer
+                    self._redis.lrem(self._queue(host), 0, number)
+                    host = ""
+                    self._redis.rpush(self._queue(""), number)
             self._redis.delete(f"{self._prefix}:{number}")
         except redis.RedisError as error:
             raise Unavailable("Redis can't be reached") from error
