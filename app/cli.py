@@ -53,6 +53,8 @@ def _parser() -> argparse.ArgumentParser:
 
     _key_commands(commands.add_parser("key", help="set, list and delete keys of model vendors", epilog=EPILOG))
 
+    _project_commands(commands.add_parser("project", help="credentials and set-up of projects", epilog=EPILOG))
+
     tail = commands.add_parser(
         "tail", help="follow a session", epilog="BYRE_URL and BYRE_TOKEN say where; else the running `byre dev`."
     )
@@ -110,6 +112,31 @@ def _key_commands(key: argparse.ArgumentParser) -> None:
         parser.set_defaults(run=_key, action=action)
 
 
+def _project_commands(project: argparse.ArgumentParser) -> None:
+    actions = project.add_subparsers(metavar="ACTION", required=True)
+    texts = {
+        "credentials": "keep what opens the project's origin, read from standard input",
+        "setup": "keep the command that is run in each new worktree, and the agents' environment",
+        "show": "what is set, without secrets",
+    }
+    for action, text in texts.items():
+        parser = actions.add_parser(action, help=text)
+        parser.add_argument("name", metavar="NAME", help="the project's name; it need not be there yet")
+        parser.add_argument("--tenant", required=True, help="tenant it belongs to")
+        if action == "credentials":
+            parser.add_argument("--kind", choices=("token", "deploy-key", "app"), default="token", help="what is given (token)")
+            parser.add_argument("--user", help="the token's user (x-access-token)")
+            parser.add_argument("--app", metavar="ID", help="id of the GitHub App whose private key is given")
+            parser.add_argument("--installation", metavar="ID", help="id of its installation")
+            parser.add_argument("--api", metavar="URL", help="API of a GitHub of your own (https://api.github.com)")
+            parser.add_argument("--delete", action="store_true", help="forget them instead")
+        if action == "setup":
+            parser.add_argument("--command", default="", help="shell command (none)")
+            parser.add_argument("--seconds", type=_count, default=600, metavar="N", help="its limit (600)")
+            parser.add_argument("--environment", metavar="FILE", help="NAME=VALUE lines; - is standard input (none)")
+        parser.set_defaults(run=_project, action=action)
+
+
 def _dev(arguments: argparse.Namespace) -> int:
     from app import dev, processes
 
@@ -149,6 +176,12 @@ def _key(arguments: argparse.Namespace) -> int:
     from app import cli_key
 
     return cli_key.run(settings.load(), arguments)
+
+
+def _project(arguments: argparse.Namespace) -> int:
+    from app import cli_project
+
+    return cli_project.run(settings.load(), arguments)
 
 
 def _tail(arguments: argparse.Namespace) -> int:
