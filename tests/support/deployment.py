@@ -138,6 +138,7 @@ class Deployment:
                 "BYRE_REDIS_URL": self.redis.url,
                 "BYRE_SECRET_KEY": secrets.token_hex(32),
                 "BYRE_WORKSPACES": str(data / "workspaces"),
+                "BYRE_REPO_ROOTS": str(data),
                 "BYRE_VENDOR": "script",
                 "BYRE_LOG_FORMAT": "console",
                 "PYTHONUNBUFFERED": "1",
