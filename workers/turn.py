@@ -7,6 +7,7 @@ is written, and whoever takes over settles the turn.
 
 from __future__ import annotations
 
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
@@ -163,9 +164,11 @@ class TurnRunner:
                 turn, host, started, Failed("harness_exited", f"{error} {host.stderr}".strip()), steered, keep=False
             )
         while end is None:
-            ahead = self._task.tick() if self._task else until - time.monotonic()
             due = min(
-                ahead, self._pump.tick(), (cut[1] if cut else until) - time.monotonic(), stuck.look(max(host.heard, started))
+                self._task.tick() if self._task else math.inf,
+                self._pump.tick(),
+                (cut[1] if cut else until) - time.monotonic(),
+                stuck.look(max(host.heard, started)),
             )
             outputs, news, ended = self._mailbox.wait(due)
             if self._mailbox.loss:
