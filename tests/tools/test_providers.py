@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from app.outgoing.client import Outgoing
+from app.services import catalog_file
 from tests.support.client import until
 from tests.support.deployment import TENANT, Api, Deployment, Worker, deployment
 from tests.support.leaks import leaks
@@ -301,6 +304,18 @@ def test_secrets_are_with_their_endpoint_and_nowhere_else(it: Deployment, api: A
     env = until("its command has run", lambda: [e for e in api.events(one) if e["type"] == "tool.result"][1:])[0]
     names = {line.partition("=")[0] for line in env["data"]["result"]["content"][0]["text"].splitlines() if "=" in line}
     assert names <= {"PATH", "HOME", "LANG", "BYRE_BRIDGE", "BYRE_MARKER", "PWD", "SHLVL", "_", "OLDPWD"}, names
+
+
+def test_the_catalog_of_the_documentation_is_a_good_one(tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "brain.md").read_text()
+    found = re.search(r"^    (\{\"providers\".*?^    \]\})$", page, re.M | re.S)
+    assert found
+    secret = tmp_path / "tickets"
+    secret.write_text("of the tickets")
+    raw = found[1].replace("/run/secrets/tickets", str(secret)).encode()
+    entries = catalog_file.parse(raw, {"WEATHER_KEY": "k"}, Outgoing().check)
+    assert [(entry.name, entry.kind) for entry in entries] == [("weather", "http"), ("tickets", "mcp")]
+    assert entries[0].headers == {"Authorization": "Bearer k", "X-Team": "shop"}
 
 
 def test_a_catalog_that_is_wrong_stops_the_process_with_one_line(it: Deployment, tmp_path: Path) -> None:
