@@ -157,6 +157,10 @@ class Settings:
         derived="none",
     )
 
+    push_contact: str = _setting(
+        parse.text, "", "mailto: or https: address where push services reach who runs this server", derived="BYRE_PUBLIC_URL"
+    )
+
     # Workers
     worker_slots: int = _setting(parse.whole(1, 1024), "8", "sessions that one worker runs at once")
     cap_global: int = _setting(parse.whole(1, 1_000_000), "100", "turns that run at once in the deployment")

@@ -11,6 +11,7 @@ import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from app.coord.pushes import Pushes
 from app.coord.scripts import Scripts
 
 
@@ -161,6 +162,7 @@ class Coord(Protocol):
     def enter(self, group: str, log: str) -> bool: ...
     def revoke(self, log: str, grace_ms: int) -> Answer: ...
     def forget(self, idle_ms: int) -> str | None: ...
+    def ring(self, tenant: str, item: str) -> None: ...
 
 
 class RedisCoord:
@@ -170,6 +172,7 @@ class RedisCoord:
         self._run = scripts.run
         self.prefix = scripts.prefix
         self.client = scripts.client
+        self.pushes = Pushes(scripts.client, scripts.prefix.strip("{}"))
 
     def channel(self, log: str) -> str:
         """The pub/sub channel of a log: `E gen first` and event lines, `D gen` and delta lines, or `R` (lease revoked)."""
@@ -282,3 +285,7 @@ class RedisCoord:
         """Drops one settled, archived log that was idle for `idle_ms` from Redis, and names it."""
         r = self._run("forget", idle_ms)
         return r[1].decode() if r[0] == b"OK" else None
+
+    def ring(self, tenant: str, item: str) -> None:
+        """People may have to be told of an inbox item."""
+        self.pushes.ring(tenant, item)

@@ -346,6 +346,9 @@ class FakeCoord:
                 return log
         return None
 
+    def ring(self, tenant: str, item: str) -> None:
+        """Nobody is told in a simulation."""
+
 
 def holder_of(holder: Holder) -> tuple[str, int]:
     """Its parts."""

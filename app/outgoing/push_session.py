@@ -5,7 +5,7 @@ Rules: a push service's answer is short; no more than `ANSWER_BYTES` of it are r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -31,13 +31,13 @@ class PushAnswer(NamedTuple):
 class PushSession:
     """Give it to `WebPusher` or `webpush` as `requests_session`."""
 
-    def __init__(self, outgoing: Outgoing) -> None:
-        self._outgoing = outgoing
+    def __init__(self, outgoing: Outgoing, stopped: Callable[[], bool] = lambda: False) -> None:
+        self._outgoing, self._stopped = outgoing, stopped
 
     def post(self, url: str, *, data: Any = None, headers: Mapping[str, Any] | None = None, timeout: Any = None) -> PushAnswer:
         """One POST. `timeout` in seconds for all of it, at most `LONGEST`. Raises OutgoingError."""
         seconds = float(timeout) if isinstance(timeout, int | float) and 0 < timeout < LONGEST else LONGEST
         body = data.encode() if isinstance(data, str) else bytes(data or b"")
         given = {name: str(value) for name, value in (headers or {}).items()}
-        answer = self._outgoing.send("POST", url, given, body, seconds=seconds, limit=ANSWER_BYTES)
+        answer = self._outgoing.send("POST", url, given, body, seconds=seconds, limit=ANSWER_BYTES, stopped=self._stopped)
         return PushAnswer(answer.status, answer.headers, answer.body.decode(errors="replace"))

@@ -408,6 +408,38 @@ def blob_record(tenant: str, blob_id: str) -> str:
     return f"{blob(tenant, blob_id)}.json"
 
 
+def push_device(sha256: str) -> str:
+    """A browser's push subscription by the SHA-256 of its endpoint; outside the tenants, for it belongs to whoever registered it last."""
+    return f"push/devices/{_sha256(sha256)}.json"
+
+
+def push_marker(tenant: str, login: str, sha256: str) -> str:
+    """Marks that a device may be a user's."""
+    return f"{push_markers_prefix(tenant, login)}{_sha256(sha256)}"
+
+
+def parse_push_marker(key: str) -> tuple[str, str]:
+    """Login and SHA-256 in a key that `push_marker` made. Raises ValueError."""
+    *_, login, sha256 = key.split("/")
+    return unquote(login), _sha256(sha256)
+
+
+def push_markers_prefix(tenant: str, login: str | None = None) -> str:
+    """All markers of devices of a tenant, or of one user, begin with it."""
+    base = f"{_tenant_base(tenant)}/push/devices/"
+    return base if login is None else f"{base}{_quoted(login)}/"
+
+
+def push_ledger(tenant: str, item_id: str) -> str:
+    """Who was told of an inbox item, on which device, and what became of it."""
+    return f"{_tenant_base(tenant)}/push/items/{_name(item_id)}.json"
+
+
+def vapid() -> str:
+    """The deployment's key for Web Push."""
+    return "push/vapid.json"
+
+
 def index_snapshot(tenant: str, name: str, offset: int) -> str:
     """A snapshot of a projection of the workspace log, folded up to and without `offset`."""
     return f"{index_prefix(tenant, name)}{_number(offset, OFFSET_DIGITS)}"
