@@ -41,6 +41,10 @@ class WorkspaceLog:
         What was published before (as far back as the log remembers ids) is left out.
         """
         name = LogName(tenant, None)
+        for event in waiting:
+            if event["kind"] == "inbox.created":
+                # before it is appended: a hint that leads to nothing does no harm, a lost one delays a message to people
+                self.log.coord.ring(tenant, event["data"]["payload"]["item_id"])
         places: list[Place] = []
         for event in waiting:
             raw = events.line(event["kind"], event["id"], event["time"], event["data"])
