@@ -14,9 +14,10 @@ import structlog
 
 from app.coord.coord import Answer, Coord, Seed
 from app.core.chain import Chain, Generation
-from app.core.errors import Unavailable
+from app.core.errors import Corrupt, Unavailable
 from app.core.session import State
 from app.log import fold, heads
+from app.log.headcache import late
 from app.log.heads import LogHead
 from app.log.segment import encode_fence
 from app.log.segments import Segments
@@ -93,12 +94,17 @@ class Recovery:
         return won
 
     def _seed(self, log: LogName, inc: str) -> bool:
+        asked = self.pace.now()
         head = heads.load(self.store, log, self.pace)
-        state, mark, upto = current(self.segments, log, head.chain)
-        if log.session:
-            found_keys, ids = fold.inputs(self.segments, log, head.chain, upto)
-        else:
-            found_keys, ids = {}, {}
+        try:
+            state, mark, upto = current(self.segments, log, head.chain)
+            found_keys, ids = fold.inputs(self.segments, log, head.chain, upto) if log.session else ({}, {})
+        except Corrupt:
+            if late(self.pace, asked):
+                return False
+            raise
+        if late(self.pace, asked):
+            return False
         raw = orjson.dumps(state.to_json())
         seed = Seed(
             gen=head.last.gen,

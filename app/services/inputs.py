@@ -18,7 +18,8 @@ from app.core.errors import Conflict, Invalid, Overloaded, Unavailable, Unsuppor
 from app.core.input import Accepted, Nothing, Refused
 from app.core.session import State
 from app.log import events
-from app.log.log import Place, View
+from app.log.archiver import Place
+from app.log.log import View
 from app.services.writer import Committed, Draft, Writer
 from app.store import keys
 from app.store.contract import StoreError

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from app.coord.coord import Answer
 from app.core.errors import Missing, Unavailable
 from app.log import events, heads
-from app.log.log import Entry, Log, Place
+from app.log.archiver import Place
+from app.log.log import Entry, Log
 from app.store.contract import PreconditionFailed
 from app.store.keys import LogName
 

@@ -19,7 +19,8 @@ from app.core import ids
 from app.core.errors import Fenced, Unavailable
 from app.core.session import State, step
 from app.log import events
-from app.log.log import Log, Place, View, now_text
+from app.log.archiver import Place
+from app.log.log import Log, View, now_text
 from app.store.keys import LogName
 
 TRIES = 24

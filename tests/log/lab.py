@@ -16,7 +16,8 @@ from app.core.cursor import START, Position
 from app.core.errors import Corrupt, CursorUnavailable, Unavailable
 from app.core.session import Checkpoint, Status
 from app.log import events, fold, heads
-from app.log.log import Log, Place, View
+from app.log.archiver import Place
+from app.log.log import Log, View
 from app.log.recover import current
 from app.services.restoring import Restoring
 from app.services.writer import Clock, Draft, Writer

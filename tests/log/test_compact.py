@@ -15,9 +15,10 @@ from app.core.chain import Generation
 from app.core.cursor import START
 from app.core.errors import ByreError, Corrupt, Unavailable
 from app.log import fold, heads, keyindex
+from app.log.archiver import Place
 from app.log.compact import DAY, Compactor
 from app.log.leftovers import leftovers
-from app.log.log import Log, Place
+from app.log.log import Log
 from app.log.rewind import rewind
 from app.log.segment import Fence, Segment, decode, unmark
 from app.store import keys
@@ -327,7 +328,7 @@ def test_whatever_happens_beside_it_nothing_is_lost(what: str) -> None:
         clean(lab)
         assert lab.seen() == before, f"{what} before call {at}"
         for place in said:
-            assert lab.log().has(lab.name, place)
+            assert lab.log().archiver.has(lab.name, place)
         at += 5
     assert at > 20, "the hook came at many places"
 
@@ -355,7 +356,7 @@ def test_an_archive_of_a_key_that_was_freed_is_no_acknowledgement() -> None:
     tail = lab.coord.tail(lab.name.text, -1, 10)
     assert tail
     assert tail.arch == 15
-    lab.main._archive_once(lab.name, tail, None)
+    lab.main.archiver.once(lab.name, tail, None)
     lagging = lab.coord.memory.logs[lab.name.text]
     lagging.arch, lagging.astate, lagging.asha = tail.arch, tail.astate, tail.asha
     draft = lab.writer.draft("assistant.message", {"text": "the zombie's"})
@@ -377,7 +378,7 @@ def test_an_archive_of_a_key_that_was_freed_is_no_acknowledgement() -> None:
     assert isinstance(landed, Segment)
     assert len(landed.lines) == 2, "the key was free again: the PUT landed"
     assert not acknowledged
-    assert not lab.log().has(lab.name, place)
+    assert not lab.log().archiver.has(lab.name, place)
     assert not any(b"the zombie's" in raw for _, raw in _all(lab))
 
 
@@ -402,7 +403,7 @@ def test_an_archive_below_the_boundary_of_the_same_generation_is_none() -> None:
     lagging.arch, lagging.astate, lagging.asha = kept
     before = lab.seen()
     place = lab.say("after the lag")
-    assert lab.log().has(lab.name, place)
+    assert lab.log().archiver.has(lab.name, place)
     assert lab.small() == [keys.segment(lab.name, 0, 24)], "it went to the head of the archive"
     after = lab.seen()
     assert after["state"][2] == before["state"][2] + 1

@@ -137,7 +137,7 @@ def test_two_archivers_and_an_appender_lose_nothing(store: Store, bench: Callabl
             assert old
             said += one.say(name, 2)
             assert one.log.archive(name)
-            assert two.log._archive_once(name, old, None) in (None, True)
+            assert two.log.archiver.once(name, old, None) in (None, True)
             head = two.log.head(name)
             assert len(head.chain) == 1, f"round {round}: a segment that is longer than what was seen is no other history"
         assert [events.id_of(e.raw) for e in two.log.read(name, START, 1000).entries] == said

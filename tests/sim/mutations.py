@@ -1,6 +1,7 @@
-"""Eight rules of the protocol, each left out on purpose: the simulation must notice.
+"""Rules of the protocol, each left out on purpose: the simulation must notice.
 
-`plant` gives a context in which the rule isn't kept; `seeds` is within how many seeds, from 0 on, somebody must notice.
+`plant` gives a context in which the rule isn't kept; `seeds` is within how many seeds, from 0 on, somebody must notice: some ten times
+as many as that takes on average.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+import app.log.headcache
 import app.log.heads
+import app.log.leftovers
 import app.log.log
 import app.log.recover
 import app.log.rewind
@@ -88,7 +91,11 @@ def no_fence(_: Run) -> AbstractContextManager[None]:
 
 
 def freed_keys_count(_: Run) -> AbstractContextManager[None]:
-    return replaced([(app.log.log, "LATE_SECONDS", math.inf)])
+    return replaced([(app.log.headcache, "LATE_SECONDS", math.inf)])
+
+
+def delete_without_boundary(_: Run) -> AbstractContextManager[None]:
+    return replaced([(app.log.leftovers, "DAY", 0), (app.log.headcache, "LATE_SECONDS", math.inf)])
 
 
 def no_incarnation(_: Run) -> AbstractContextManager[None]:
@@ -125,12 +132,13 @@ def no_expect(_: Run) -> AbstractContextManager[None]:
 
 
 MUTATIONS = {
-    "no-put-id": Planted("a 412 is taken for another's write, also if it is one's own", no_put_id, 300),
+    "no-put-id": Planted("a 412 is taken for another's write, also if it is one's own", no_put_id, 200),
     "refresh-and-retry": Planted("a 412 is answered by writing over what is there", refresh_and_retry, 50),
-    "epoch-from-redis": Planted("the epoch is counted in Redis, not in session.json", epoch_from_redis, 100),
-    "no-fence": Planted("a generation is ended without a fence", no_fence, 300),
-    "freed-keys-count": Planted("a write to a key that compaction has freed is taken for an archive", freed_keys_count, 1500),
-    "no-incarnation": Planted("old data of Redis is believed", no_incarnation, 100),
+    "epoch-from-redis": Planted("the epoch is counted in Redis, not in session.json", epoch_from_redis, 200),
+    "no-fence": Planted("a generation is ended without a fence", no_fence, 200),
+    "delete-without-boundary": Planted("compacted segments are deleted at once", delete_without_boundary, 200),
+    "freed-keys-count": Planted("a write to a key that compaction has freed is taken for an archive", freed_keys_count, 200),
+    "no-incarnation": Planted("old data of Redis is believed", no_incarnation, 200),
     "harness-too-early": Planted("a harness gets its input before turn.started is in a segment", harness_too_early, 20),
-    "no-expect": Planted("a state change doesn't say on which state it was decided", no_expect, 100),
+    "no-expect": Planted("a state change doesn't say on which state it was decided", no_expect, 200),
 }

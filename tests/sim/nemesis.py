@@ -10,13 +10,13 @@ from typing import Any
 from app.coord.fake_memory import Memory
 from app.core.errors import ByreError, Unavailable
 from app.store.contract import StoreError
+from tests.sim.aims import A_DAY, Aims
 from tests.sim.clients import Clients
 from tests.sim.processes import Deployment, Part
 from tests.sim.scheduler import Task
 from tests.sim.world import World
 
 KEPT = 6
-A_DAY = 90_000.0
 
 
 class Nemesis:
@@ -27,6 +27,7 @@ class Nemesis:
         self._left = world.profile.budget
         self._wait = self._next()
         self._snapshots: list[Memory] = []
+        self._aims = Aims(world, deployment, self._act)
         world.strike = self.tick
 
     def _next(self) -> int:
@@ -55,7 +56,7 @@ class Nemesis:
         w.redis_down_until = w.store_down_until = 0.0
         for part in self._d.parts:
             if part.process.paused_until > w.now:
-                part.process.paused_until = w.now + w.rng.random() * 2
+                w.later(w.rng.random() * 2, part.process.resume, "resume")
         w.later(4.0, self._d.replace, "replace")
 
     def _some(self) -> Part | None:
@@ -150,8 +151,7 @@ class Nemesis:
         w, part = self._w, self._some()
         if not part or not self._c.name.session:
             return
-        name = self._c.name
-        self._do(part, "compact", lambda: part.compact(name))
+        self._act(part, "compact")
         if w.rng.random() < 0.5:
             w.later(w.rng.random() * 3, self._a_day, "day")
 
@@ -164,7 +164,17 @@ class Nemesis:
         if sleeper and sleeper is not cleaner:
             sleeper.process.paused_until = w.now + 5 + w.rng.random() * 20
             w.note("NEMESIS", "pause", sleeper.process.name, "over the day")
-        self._do(cleaner, "collect", lambda: cleaner.collect(self._c.name))
+        self._act(cleaner, "collect")
+
+    def _act(self, part: Part, what: str) -> None:
+        """Makes a part do something with the session."""
+        name = self._c.name
+        acts = {
+            "compact": lambda: part.compact(name),
+            "collect": lambda: part.collect(name),
+            "recover": lambda: part.log.recovery.recover(name),
+        }
+        self._do(part, what, acts[what])
 
     def _do(self, part: Part, name: str, what: Any) -> None:
         self._w.note("NEMESIS", name, part.process.name)

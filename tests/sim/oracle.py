@@ -50,7 +50,7 @@ class Oracle:
     # The store
 
     def before_put(self, key: str, body: bytes) -> bytes | None:
-        if "/log/" not in key:
+        if "/log/" not in key or "/trash/" in key:
             return None
         try:
             return self._w.objects.get(key).body

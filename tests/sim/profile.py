@@ -10,6 +10,7 @@ import random
 
 from app.store.faults import Fault
 
+AIMS = ("loss_under_archive", "sleeper", "lost_create")
 STRIKES = (
     "crash",
     "crash_here",
@@ -69,6 +70,7 @@ class Profile:
     outputs: int
     pace: float
     ends: dict[str, int]
+    aim: str
 
 
 def draw(rng: random.Random) -> Profile:
@@ -77,8 +79,10 @@ def draw(rng: random.Random) -> Profile:
     faults = {f: rng.choice((0.01, 0.03, 0.1)) for f in WRITE_FAULTS if some() < 0.35}
     strikes = {s: rng.choice((1, 1, 3)) for s in STRIKES if some() < 0.45}
     crowd = some() < 0.02
+    aim = rng.choices(("", *AIMS), (58, 13, 24, 5))[0]
+    busy = aim == "sleeper"
     return Profile(
-        apis=rng.choice((1, 2, 2, 3)),
+        apis=rng.choice((2, 3)) if busy else rng.choice((1, 2, 2, 3)),
         workers=20 if crowd else rng.choice((1, 2, 2, 3)),
         lease=rng.choice((3.0, 5.0, 8.0)),
         sweep=rng.choice((1.0, 2.5)),
@@ -97,12 +101,12 @@ def draw(rng: random.Random) -> Profile:
         strikes=strikes,
         gap=rng.choice((25, 60, 150)),
         budget=rng.choice((0, 1, 2, 4, 8)) if strikes else 0,
-        senders=1 if crowd else rng.choice((1, 2, 3)),
-        messages=rng.choice((1, 2, 3)),
+        senders=3 if busy else 1 if crowd else rng.choice((1, 2, 3)),
+        messages=3 if busy else rng.choice((1, 2, 3)),
         controls=rng.choice((0, 1, 1, 2)),
         readers=rng.choice((1, 2)),
         followers=rng.choice((0, 1)),
-        think=rng.choice((0.05, 0.5, 2.0)),
+        think=0.05 if busy else rng.choice((0.05, 0.5, 2.0)),
         outputs=rng.choice((0, 1, 3)),
         pace=rng.choice((0.01, 0.1, 0.8)),
         ends=rng.choice(
@@ -113,4 +117,5 @@ def draw(rng: random.Random) -> Profile:
                 {"done": 2, "hang": 1, "exit": 1},
             )
         ),
+        aim=aim,
     )

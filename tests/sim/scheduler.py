@@ -36,6 +36,12 @@ class Process:
         """Starts `target` as a task of this process."""
         return self.scheduler.spawn(self, target, name)
 
+    def resume(self) -> None:
+        """A pause ends now, whenever it was to end."""
+        self.paused_until = 0.0
+        for task in list(self.tasks.values()):
+            self.scheduler.release(task)
+
     def kill(self) -> None:
         """From now on nothing of it runs. The caller, if it is one of its tasks, must raise `Killed` itself."""
         self.alive = False
@@ -55,6 +61,7 @@ class Task:
         self.error: Exception | None = None
         self.waiters: list[Task] = []
         self.parked = False
+        self.held = False
         self.greenlet = greenlet.greenlet(self._run, process.scheduler.main)
         self._target = target
 
@@ -111,11 +118,12 @@ class Scheduler:
             self.now = max(self.now, at)
             paused = task.process.paused_until
             if paused > self.now:
+                task.held = True
                 self._push(task, paused + self.rng.random() * 0.01)
                 continue
-            self._step()
+            self.step()
             self.current = task
-            task.parked = False
+            task.parked = task.held = False
             task.greenlet.switch()
             self.current = None
 
@@ -137,7 +145,7 @@ class Scheduler:
             if not task.process.alive:
                 raise Killed
         else:
-            self._step()
+            self.step()
             self.now = at
 
     def park(self, seconds: float | None) -> bool:
@@ -161,6 +169,12 @@ class Scheduler:
         if not task.done and (task.parked or not task.process.alive):
             task.parked = False
             self._push(task, self.now + self.rng.random() * 0.001)
+
+    def release(self, task: Task) -> None:
+        """Lets a task go on at once that would have gone on but for the pause of its process."""
+        if task.held and not task.done:
+            task.held = False
+            self._push(task, self.now + self.rng.random() * 0.01)
 
     def join(self, task: Task, seconds: float | None = None) -> bool:
         """Waits until `task` has ended; whether it has."""
@@ -192,7 +206,8 @@ class Scheduler:
                     task.done = True
         self._heap.clear()
 
-    def _step(self) -> None:
+    def step(self) -> None:
+        """Counts what is done without waiting, too: a loop that never waits has no end. Raises Wedged."""
         self.steps += 1
         if self.steps > self.max_steps:
             raise Wedged(f"no end after {self.max_steps} steps")

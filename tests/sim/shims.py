@@ -70,6 +70,7 @@ class Condition:
         while not (result := predicate()):
             left = None if until is None else until - self._scheduler.now
             if left is not None and left <= 0:
+                self._scheduler.step()
                 return result
             self.wait(left)
         return result

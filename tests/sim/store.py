@@ -42,10 +42,16 @@ class SimStore:
     ) -> str:
         def write() -> str:
             before = self._oracle.before_put(key, body)
-            etag = self._inner.put(key, body, if_none_match=if_none_match, if_match=if_match, put_id=put_id)
+            try:
+                etag = self._inner.put(key, body, if_none_match=if_none_match, if_match=if_match, put_id=put_id)
+            except PreconditionFailed:
+                self._w.aims.landed(self._process, key, False)
+                raise
             self._oracle.after_put(key, body, before)
+            self._w.aims.landed(self._process, key, True)
             return etag
 
+        self._w.aims.entering(self._process, key, body)
         return self._write("put", key, write, if_none_match or if_match is not None)
 
     def delete(self, key: str) -> None:
@@ -86,6 +92,9 @@ class SimStore:
         except PreconditionFailed:
             w.note("", f"{kind} {key}", "412")
             raise
+        if w.aims.answer_lost(key):
+            w.note("", f"{kind} {key}", Fault.LOST_ANSWER.name)
+            raise error_of(Fault.LOST_ANSWER)
         w.note("", f"{kind} {key}", "ok")
         if w.rng.random() < 0.2:
             # the answer is on its way

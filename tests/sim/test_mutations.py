@@ -7,13 +7,8 @@ import pytest
 from tests.sim.mutations import MUTATIONS
 from tests.sim.run import play
 
-pytestmark = pytest.mark.chaos
 
-OPEN = {"freed-keys-count"}
-"""Not found yet: its rule is tested in tests/log/test_compact.py."""
-
-
-@pytest.mark.parametrize("name", [n for n in MUTATIONS if n not in OPEN])
+@pytest.mark.parametrize("name", MUTATIONS)
 def test_is_found(name: str) -> None:
     planted = MUTATIONS[name]
     for seed in range(planted.seeds):

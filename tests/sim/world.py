@@ -36,6 +36,7 @@ class World:
         self.violations: list[str] = []
         self.faulty = False
         self.strike: Callable[[Task], None] | None = None
+        self.aims: Any = None
         self.calls = 0
         self.redis_down_until = 0.0
         self.store_down_until = 0.0
