@@ -222,6 +222,8 @@ class Runner:
         if make is None:
             raise OSError(f"this worker has no harness {head.vendor!r}")
         config = head.doc["config"]
+        if self._task:
+            self._task.alone()
         own = self._task.environment() if self._task else {}
         variables = self._t.model_keys.variables(self.name.tenant, head.vendor)
         secrets = [*variables.values(), *secret_values(make().environment(place)), *secret_values(own)]

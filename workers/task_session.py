@@ -89,6 +89,12 @@ class TaskSession:
         who = (user["git_name"], user["git_email"]) if user["git_email"] else NOBODY
         return {**self._settings.environment, **worktrees.identity(*who)}
 
+    def alone(self) -> None:
+        """An agent is about to be started, and none runs: what a killed one's git has left locked is unlocked."""
+        left = worktrees.break_locks(self._worktree, self.task["branch"])
+        if left:
+            logger.info("locks of a killed git removed", task=self.task["id"], locks=left)
+
     def close(self) -> None:
         """Lets go of the worktree: others may have it moved."""
         self._open.close()

@@ -27,6 +27,7 @@ from app.git.snapshots import namespace
 
 _BEING_MADE = "byre is making this worktree\n"
 CHECKOUT_SECONDS = 600.0
+_LOCKS = ("index.lock", "HEAD.lock", "MERGE_HEAD.lock", "ORIG_HEAD.lock")
 
 
 def branch_name(title: str, task: str) -> str:
@@ -111,6 +112,15 @@ def remove(worktree: Worktree, branch: str | None = None) -> list[str]:
         lines = "".join(f"delete {ref}\n" for ref in doomed)
         repo.run("update-ref", "--stdin", input=lines.encode())
     return notes
+
+
+def break_locks(worktree: Worktree, branch: str) -> list[str]:
+    """Removes locks that a git which was killed has left in a worktree that nobody works in; gives their names."""
+    places = (*(worktree.git_dir / name for name in _LOCKS), worktree.repo.common / "refs" / "heads" / f"{branch}.lock")
+    left = [place for place in places if place.is_file()]
+    for place in left:
+        place.unlink(missing_ok=True)
+    return [place.name for place in left]
 
 
 def refs_of(repo: Repo, task: str) -> list[str]:
