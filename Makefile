@@ -43,7 +43,7 @@ dev: setup ## run everything on this machine: API, worker, Redis, object store
 	@exec $(BIN)/byre dev $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the tests, but for the long ones
-	$(BIN)/python -m pytest -n $(JOBS) -m "not chaos and not bench and not agents" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not chaos and not bench and not agents" $(ARGS)
 
 lint: $(VENV)/.installed-dev ## style, types and the direction of imports
 	$(BIN)/ruff check .
@@ -51,8 +51,8 @@ lint: $(VENV)/.installed-dev ## style, types and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-agents: $(VENV)/.installed-dev ## the tests with real agent programs (from npm, with a scripted model)
-	$(BIN)/python -m pytest -n 0 -m "agents and not chaos" $(ARGS)
+agents: $(VENV)/.installed-dev ## further tests with real agent programs (from npm, with a scripted model)
+	$(BIN)/python -m pytest -n 0 -rs -m "agents and not chaos" $(ARGS)
 
 bench: $(VENV)/.installed-dev ## measure, each figure against the bare thing in the same run
 	$(BIN)/python -m pytest -n 0 -s -m bench $(ARGS)

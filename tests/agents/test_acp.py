@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.agents.test_claude import descendants, kinds, texts
+from tests.agents.conftest import ACP_KEY
+from tests.agents.reading import descendants, kill_workers, kinds, texts
 from tests.support.client import until
-from tests.support.dev import Stack, running
+from tests.support.dev import Stack
 from tests.support.executor import TOOL, executor
 from tests.support.messages_api import MessagesApi
-from tests.support.npm_agents import NotHere, NotInstalled, program
-
-AGENT = Path(__file__).resolve().parents[1] / "support" / "acp_agent.py"
-
-
-@pytest.fixture(scope="module")
-def stack(api: MessagesApi) -> Iterator[Stack]:
-    agents = [f"scripted={sys.executable} {AGENT}", f"forgetful={sys.executable} {AGENT} no-load"]
-    variables = [
-        f"ANTHROPIC_BASE_URL={api.url}",
-        "ANTHROPIC_API_KEY=sk-of-acp-0123456789",
-        "DISABLE_TELEMETRY=1",
-        "IS_SANDBOX=1",
-    ]
-    try:
-        agents.append(f"real={program('acp')}")
-        variables += [f"CLAUDE_CODE_EXECUTABLE={program('claude')}", "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1"]
-    except (NotHere, NotInstalled):
-        pass  # its test says why it is skipped
-    env = {"BYRE_VENDOR": "scripted", "BYRE_ACP_AGENTS": "; ".join(agents), "BYRE_ACP_ENV": ";".join(variables)}
-    with running(workers=1, env={**env, "BYRE_LEASE_SECONDS": "3", "BYRE_TURN_COST_USD": "1"}) as made:
-        yield made
+from tests.support.npm_agents import required
 
 
 def test_a_turn_with_thoughts_a_plan_a_tool_call_and_a_permission(stack: Stack) -> None:
@@ -60,16 +35,16 @@ def test_interrupt_background_jobs_and_memory_of_another_process(stack: Stack) -
     one = stack.session("scripted")
     cursor = str(stack.say(one, "/run sleep 300\n/slow 400")["cursor"])
     next(event for event in stack.follow(one, cursor) if event["type"] == "assistant.delta")
-    assert any("sleep 300" in line for line in descendants(stack, one))
+    assert any("sleep 300" in line for line in descendants(one))
     stack.interrupt(one)
     end = stack.occurs(one, "turn.interrupted", cursor)
     assert end["data"]["reason"] == "user" and end["data"]["checkpoint"]
     began = time.monotonic()
-    until("no process of it is left", lambda: not descendants(stack, one), seconds=10)
+    until("no process of it is left", lambda: not descendants(one), seconds=10)
     assert time.monotonic() - began < 10
     assert texts(stack.turn(one, "/recall")) == ["/run sleep 300\n/recall"]
-    os.kill(stack.reread()["worker_pids"][0], signal.SIGKILL)
-    until("no process of it is left", lambda: not descendants(stack, one), seconds=10)
+    kill_workers(stack)
+    until("no process of it is left", lambda: not descendants(one), seconds=10)
     assert texts(stack.turn(one, "/recall")) == ["/run sleep 300\n/recall\n/recall"]
 
 
@@ -105,11 +80,10 @@ def test_a_limited_agent_parks_its_turn(stack: Stack) -> None:
     assert stack.status(one) == "queued"
 
 
+@pytest.mark.agents
+@pytest.mark.usefixtures("claude")
 def test_the_real_one_runs_a_turn_with_tools(stack: Stack, api: MessagesApi) -> None:
-    try:
-        program("acp"), program("claude")
-    except (NotHere, NotInstalled) as error:
-        pytest.skip(str(error))
+    required("acp")
     with executor(stack.info) as found:
         one = stack.session("real", bindings=[{"alias": "calc", "executor": found, "runtime": [TOOL]}])
         shell = json.dumps({"command": "echo made > made.txt; cat made.txt", "description": "x"})
@@ -123,8 +97,8 @@ def test_the_real_one_runs_a_turn_with_tools(stack: Stack, api: MessagesApi) -> 
     assert [call["name"] for call in calls] == ["Bash", "calc_add"]
     results = [event["data"]["result"]["content"][0]["text"] for event in events if event["type"] == "tool.result"]
     assert "made" in results[0] and results[1] == "42"
-    assert {asked.key for asked in api.asked if asked.text.startswith("@think hm\nI will look")} == {"sk-of-acp-0123456789"}
-    os.kill(stack.reread()["worker_pids"][0], signal.SIGKILL)
-    until("no process of it is left", lambda: not descendants(stack, one), seconds=10)
+    assert {asked.key for asked in api.asked if asked.text.startswith("@think hm\nI will look")} == {ACP_KEY}
+    kill_workers(stack)
+    until("no process of it is left", lambda: not descendants(one), seconds=10)
     assert texts(stack.turn(one, "@recall"))[0].splitlines()[-1] == "@recall"
     assert texts(stack.turn(one, "@recall"))[0].startswith("@think hm")

@@ -13,8 +13,9 @@ The last text of the user is played line by line; a line `@tool` ends one answer
 | `@malformed` | a stream that is no stream of events |
 | `@error TYPE` | an `error` event within the stream |
 | `@recall` | says every text of the user that the request carries, oldest first, a line each |
-| `@images` | says the type and size of every image of the last message |
+| `@images` | says the type and size of every image of the last message that has any |
 | `@model` | says the model it was asked as |
+| `@key` | says the key that it was asked with |
 | `@system TEXT` | says whether the system prompt has TEXT |
 | `@tools` | says the names of the tools that it was offered |
 | anything else | says it |
@@ -109,9 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, body: dict[str, Any]) -> None:
         text, done = _script(body["messages"])
-        key = self.headers.get("x-api-key") or (self.headers.get("Authorization") or "").removeprefix("Bearer ")
         with self.api.lock:
-            self.api.asked.append(Asked(key, body.get("model", ""), text, body))
+            self.api.asked.append(Asked(self._key(), body.get("model", ""), text, body))
         answers: list[list[str]] = [[]]
         for line in text.splitlines():
             answers[-1].append(line)
@@ -126,6 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._json(200, _whole(body, [line for line in lines if not line.startswith("@")] or ["ok"]))
         else:
             self._stream(body, lines)
+
+    def _key(self) -> str:
+        return self.headers.get("x-api-key") or (self.headers.get("Authorization") or "").removeprefix("Bearer ")
 
     def _refuse(self, text: str, words: list[str]) -> bool:
         named = dict(word.split("=", 1) for word in words[1:])
@@ -191,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._event("error", error={"type": rest, "message": f"scripted {rest}"})
                 return "cut"
             case _:
-                text = _said(body, word, rest) if word.startswith("@") else line
+                text = line if not word.startswith("@") else self._key() if word == "@key" else _said(body, word, rest)
                 self._block(index, {"type": "text", "text": ""}, [{"type": "text_delta", "text": text}])
         return None
 
@@ -231,10 +234,10 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def texts(message: dict[str, Any]) -> list[str]:
-    """What the user wrote in a message, without what the agent program adds to it in tags."""
+    """What the user wrote in a message, without what the agent program adds to it: tags, and where it keeps an image."""
     content = message["content"]
     blocks = [content] if isinstance(content, str) else [part["text"] for part in content if part["type"] == "text"]
-    return [text for text in blocks if text.strip() and not text.lstrip().startswith("<")]
+    return [text for text in blocks if text.strip() and not text.lstrip().startswith(("<", "[Image: source:"))]
 
 
 def _script(messages: list[dict[str, Any]]) -> tuple[str, int]:
@@ -256,7 +259,9 @@ def _said(body: dict[str, Any], word: str, rest: str) -> str:
             said = [text for message in body["messages"] if message["role"] == "user" for text in texts(message)]
             return "\n".join(text.replace("\n", "\\n") for text in said)
         case "@images":
-            blocks = [p for p in body["messages"][-1]["content"] if isinstance(p, dict) and p["type"] == "image"]
+            held = (m["content"] for m in reversed(body["messages"]) if m["role"] == "user" and isinstance(m["content"], list))
+            found = ([p for p in content if p["type"] == "image"] for content in held)
+            blocks = next((images for images in found if images), [])
             return ", ".join(f"{p['source']['media_type']} {len(base64.b64decode(p['source']['data']))}" for p in blocks)
         case "@model":
             return str(body["model"])
