@@ -60,7 +60,8 @@ class ByreHalf:
         self.host = _host(settings.workspaces)
         self.requests = requests
         self._pool = ThreadPoolExecutor(SAVERS, thread_name_prefix="save")
-        views = Views(Git(settings.workspaces / "git"), settings.repo_roots)
+        certificates = [Path(entry) for entry in settings.outgoing_allow if entry.startswith("/")]
+        views = Views(Git(settings.workspaces / "git", certificates=certificates), settings.repo_roots)
         roots = Roots(settings.repo_roots, settings.workspaces)
         apps = Tokens(_post(outgoing))
         repositories = Repositories(views, roots, log.store, projects, apps, self.host, self._clock)

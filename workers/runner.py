@@ -68,6 +68,7 @@ class Tools(NamedTuple):
     task_session: Callable[[LogName, LogHead], TaskSession]
     model_keys: ModelKeys
     compaction: Compaction | None = None
+    search_path: str = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Runner:
@@ -79,9 +80,15 @@ class Runner:
         self._done = done
         self._mailbox = Mailbox()
         self._host: Host | None = None
+        self.task_id = ""
         self._task: TaskSession | None = None
         self._log = logger.bind(session=name.session)
         self._thread = threading.Thread(target=self._run, name=f"session-{name.session}", daemon=True)
+
+    @property
+    def host(self) -> Host | None:
+        """Its process, if it has one."""
+        return self._host
 
     def start(self) -> None:
         """Begins."""
@@ -123,6 +130,7 @@ class Runner:
         if self._t.coord.activate(self.name.text, holder, lease_ms) is not Answer.OK:
             return
         about = head.doc.get("task")
+        self.task_id = about["task_id"] if about else ""
         if about and not self._t.coord.enter(f"{self.name.tenant}:{about['task_id']}", self.name.text):
             # another session of the task is still warm in the worktree; it has been asked to let go
             time.sleep(GROUP_SECONDS)
@@ -197,6 +205,9 @@ class Runner:
                 place = self._t.workspaces.materialise(self.name, state.checkpoint, lease.owner)
                 if self._task:
                     place = dataclasses.replace(place, cwd=self._task.path)
+                    self._task.set_up(self._t.guardian, lease, place.home, self._t.search_path, self._stopped)
+                    if self._mailbox.loss:
+                        raise Fenced(self._mailbox.loss)
                 self._host = self._start(head, place, lease)
             except Corrupt as error:
                 failure = ("checkpoint_corrupt", f"{error.message} ({error.key})")
@@ -216,6 +227,9 @@ class Runner:
         if not outcome.keep:
             self._drop_host()
         return outcome.kind
+
+    def _stopped(self) -> bool:
+        return self._mailbox.loss is not None or self._mailbox.stopping
 
     def _start(self, head: LogHead, place: Place, lease: Lease) -> Host:
         make = self._t.adapters.get(head.vendor)

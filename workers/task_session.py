@@ -9,27 +9,32 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from app.core.errors import ByreError, Conflict, Missing
+from app.core.redact import Redactor
 from app.git import changes, snapshots, worktrees
 from app.log.heads import LogHead
 from app.services.entities import Entities
+from app.services.model_keys import secret_values
 from app.services.tasks import happening
 from app.services.users import Users
 from app.services.writer import Clock
 from app.store import keys
 from app.store.keys import LogName
+from workers import setup
 from workers.bridge.outputs import BridgeCall, BridgeResult
 from workers.harness.base import Image, ToolResult
+from workers.lease import Lease
 from workers.mailbox import Anything
 from workers.mirror import Mirror
 from workers.people import People
 from workers.places import Places
+from workers.process import Guardian
 
 TIMER_SECONDS = 30.0
 """Bounds what is lost with a worker and its disk: what was done since the last tool call, and at most this much of a turn's work."""
@@ -88,6 +93,24 @@ class TaskSession:
         user = self._users.get(self._name.tenant, self._creator)
         who = (user["git_name"], user["git_email"]) if user["git_email"] else NOBODY
         return {**self._settings.environment, **worktrees.identity(*who)}
+
+    def set_up(self, guardian: Guardian, lease: Lease, home: Path, search_path: str, stopped: Callable[[], bool]) -> None:
+        """Runs the project's set-up command in a worktree in which it hasn't run. Raises GuardianLost, StillAlive, Unavailable."""
+        done = self._worktree.private / "set-up"
+        if not self._settings.setup or done.exists():
+            return
+        given = {"PATH": search_path, "HOME": str(home), "LANG": "C.UTF-8", **self.environment()}
+        command, seconds = self._settings.setup, self._settings.seconds
+        ended = setup.run(guardian, lease, command, self.path, given, seconds, stopped)
+        if ended is None:
+            return
+        done.touch()
+        mask = Redactor(secret_values(self._settings.environment))
+        payload: Document = {"command": command, "exit_status": ended.exit_status, "output": mask.text(ended.output)}
+        if ended.truncated:
+            payload["truncated"] = True
+        happened = happening(self.task, "task.setup", self._clock.text(), "byre", payload, self._name.session or "")
+        self._entities.change(self._name.tenant, keys.task(self._name.tenant, self.task["id"]), lambda doc: (doc, [happened]))
 
     def alone(self) -> None:
         """An agent is about to be started, and none runs: what a killed one's git has left locked is unlocked."""

@@ -32,6 +32,7 @@ _SCP = re.compile(
 _OBJECT = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")
 _BAD_IN_REF = re.compile(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{|//|\.lock(?:/|\Z)|(?:\A|/)\.|\.\Z|/\Z")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_NUMBER = re.compile(r"(?:0[xX][0-9A-Fa-f]*|[0-9]+)\Z")
 _MAX_URL = 2048
 _MAX_REF = 200
 
@@ -70,17 +71,14 @@ def remote(text: str, roots: Sequence[Path], field: str = "repo_path", *, strip:
         return _from_url(found, field, strip)
     found = _SCP.match(text)
     if found and "::" not in text and "://" not in text and not found["path"].startswith(("-", "~-")):
+        _check_host(found["host"], field)
         return Remote("ssh", text, found["host"])
     raise Invalid(f"{field}: only https, ssh and git addresses are allowed, and directories under the repository roots", field)
 
 
 def _from_url(found: re.Match[str], field: str, strip: bool) -> Remote:
     scheme, user, host, port = found["scheme"], found["user"], found["host"], found["port"]
-    if host.startswith("["):
-        try:
-            ipaddress.IPv6Address(host[1:-1])
-        except ValueError:
-            raise Invalid(f"{field} has no valid host", field) from None
+    _check_host(host, field)
     if port and not 0 < int(port) < 65536:
         raise Invalid(f"{field} has no valid port", field)
     if found["password"] is not None or (user and scheme != "ssh"):
@@ -92,6 +90,25 @@ def _from_url(found: re.Match[str], field: str, strip: bool) -> Remote:
     where = host + (f":{port}" if port else "")
     kind: Kind = "https" if scheme == "https" else "ssh" if scheme == "ssh" else "git"
     return Remote(kind, f"{scheme}://{user + '@' if user else ''}{where}/{found['path']}", where)
+
+
+def _check_host(host: str, field: str) -> None:
+    """Raises Invalid for a host that is no address although it looks like one, or one that no git server has.
+
+    Hosts of a private network are allowed: that is where many keep their git. Metadata services of clouds are link-local.
+    """
+    try:
+        if host.startswith("["):
+            address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.IPv6Address(host[1:-1])
+            address = address.ipv4_mapped or address if isinstance(address, ipaddress.IPv6Address) else address
+        elif _NUMBER.match(host.rsplit(".", 1)[-1]):
+            address = ipaddress.IPv4Address(host)  # "0x7f.1" and "2130706433" are addresses to some, and to us none
+        else:
+            return
+    except ValueError:
+        raise Invalid(f"{field} has no valid host", field) from None
+    if address.is_link_local or address.is_unspecified or address.is_multicast or address.is_reserved:
+        raise Invalid(f"{field} has a host that no git server has", field)
 
 
 def directory(text: str, roots: Sequence[Path], field: str = "repo_path") -> Path:

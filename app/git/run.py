@@ -17,6 +17,7 @@ import os
 import selectors
 import shutil
 import signal
+import ssl
 import subprocess
 import threading
 import time
@@ -104,9 +105,12 @@ class Access:
 
 
 class Git:
-    """Starts git. `private` is a directory of ours (made, mode 0700) that no harness may write; `path` where programs are found."""
+    """Starts git. `private` is a directory of ours (made, mode 0700) that no harness may write; `path` where programs are found.
 
-    def __init__(self, private: Path, *, path: str = SEARCH) -> None:
+    `certificates` are PEM files that are believed beside the machine's own. Raises OSError if one can't be read.
+    """
+
+    def __init__(self, private: Path, *, path: str = SEARCH, certificates: Sequence[Path] = ()) -> None:
         self.private = private
         self.path = path
         self.lfs = shutil.which("git-lfs", path=path) is not None
@@ -137,6 +141,11 @@ class Git:
             # A call without a view runs in our home: no repository around it is found.
             "GIT_CEILING_DIRECTORIES": str(private),
         }
+        if certificates:
+            machine = ssl.get_default_verify_paths().cafile
+            files = [*([Path(machine)] if machine else []), *certificates]
+            write_once(private / "certificates.pem", "\n".join(file.read_text() for file in files))
+            self._environment["GIT_SSL_CAINFO"] = str(private / "certificates.pem")
 
     def run(
         self,

@@ -94,7 +94,9 @@ def test_another_host_makes_the_worktree_again_in_the_same_state(it: Deployment,
     assert not [key for key in left if "/packs/" in key or "/bundles/" in key]
 
 
-def test_a_worker_that_dies_with_its_disk_in_mid_turn_loses_what_came_after_the_last_snapshot(it: Deployment, tmp_path: Path) -> None:
+def test_a_worker_that_dies_with_its_disk_in_mid_turn_loses_what_came_after_the_last_snapshot(
+    it: Deployment, tmp_path: Path
+) -> None:
     _, work = repository(tmp_path / "repos")
     user = board(it)
     task = user.task(user.project(str(work)))
