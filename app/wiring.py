@@ -19,12 +19,14 @@ from redis.exceptions import NoPermissionError
 from redis.retry import Retry
 
 from app import settings_parse
+from app.beat import ApiBeat
+from app.coord.board import Board
 from app.coord.coord import RedisCoord
 from app.coord.executors import ExecutorRouting
 from app.coord.owed import Owed
 from app.coord.requests import Requests
 from app.coord.scripts import Scripts
-from app.core.errors import ByreError, Invalid
+from app.core.errors import ByreError, Invalid, Missing
 from app.log.hub import Hub, open_hub
 from app.log.log import Log
 from app.outgoing.client import Outgoing
@@ -43,8 +45,10 @@ from app.services.model_keys import ModelKeys
 from app.services.project_settings import SettingsOfProjects
 from app.services.projects import Projects
 from app.services.push_devices import PushDevices
+from app.services.restoring import Restoring
 from app.services.sessions import Sessions
 from app.services.starts import Starts
+from app.services.status import Bounds, Status
 from app.services.tasks import Tasks
 from app.services.tokens import Tokens
 from app.services.turns import Turns
@@ -55,6 +59,7 @@ from app.services.writer import Clock
 from app.settings import Settings, SettingsError, environment
 from app.store.cipher import Cipher
 from app.store.contract import Store, StoreError
+from app.store.keys import LogName
 from app.store.open import open_store
 from app.store.probe import probe
 
@@ -193,9 +198,11 @@ class Api:
     base: Base
     hub: Hub
     app: App
+    beat: ApiBeat
 
     def close(self) -> None:
         """Ends what runs in the background and lets go of all connections."""
+        self.beat.close()
         self.hub.close()
         self.base.close()
 
@@ -237,6 +244,26 @@ def project_settings_of(settings: Settings, store: Store) -> SettingsOfProjects:
     """Credentials, set-up and environment of projects. Raises SettingsError."""
     settings.require("secret_key")
     return SettingsOfProjects(store, Cipher(settings.secret_key, purpose="project-settings"))
+
+
+def board_of(base: Base) -> Board:
+    """What processes say of themselves."""
+    return Board(Scripts(base.redis, base.settings.redis_prefix))
+
+
+def status_of(base: Base, log: Log, entities: Entities, restoring: Restoring) -> Status:
+    """The state of the deployment."""
+    settings = base.settings
+
+    def size(name: LogName) -> int:
+        try:
+            return int(restoring.sync(name)["history_bytes"])
+        except Missing:
+            return 0
+
+    caps = {vendor: settings.caps.get(vendor, settings.cap_global) for vendor in {*settings.harnesses, *settings.caps}}
+    bounds = Bounds(settings.cap_global, caps, settings.stuck_after_seconds)
+    return Status(board_of(base), log, WorkspaceLog(log), entities, size, bounds)
 
 
 def vapid_of(settings: Settings, store: Store) -> Vapid:
@@ -322,6 +349,7 @@ def byre_of(base: Base, log: Log, hub: Hub, sessions: Sessions, outgoing: Outgoi
         blobs=blobs,
         devices=push_devices_of(base.settings, base.store, outgoing),
         vapid=vapid_of(base.settings, base.store),
+        status=status_of(base, log, entities, sessions.restoring),
     )
 
 
@@ -360,7 +388,9 @@ def api(base: Base) -> Api:
         limits=limits,
         public_url=settings.public_url,
     )
-    return Api(base, hub, create_app(deps))
+    app = create_app(deps)
+    beat = ApiBeat(board_of(base), app.followers.by_tenant).start()
+    return Api(base, hub, app, beat)
 
 
 def _shown(address: str) -> str:

@@ -22,7 +22,7 @@ from workers.harness.base import Adapter, Keep, Output, Place, ProtocolError, Se
 from workers.harness.lines import Item, LineReader, Lost
 from workers.mailbox import Mailbox
 from workers.process import Child, Deaf, Guardian
-from workers.protocol_errors import ProtocolErrors
+from workers.protocol_errors import Kept, ProtocolErrors
 
 STDERR_KEPT = 4096
 KEPT = "byre-kept"
@@ -80,6 +80,7 @@ class Host:
         self._mailbox, self._errors, self._source = mailbox, errors, mailbox.fresh()
         self._redactor = redactor
         self._stderr: deque[bytes] = deque(maxlen=16)
+        self._last_error: Kept | None = None
         self.heard = time.monotonic()  # when it last said something that made sense
         self._readers = [
             LineReader(child.stdout.fileno(), adapter.line_limit, ends=True),
@@ -155,7 +156,9 @@ class Host:
                         outputs += self._decode(line)
                         size += len(line) if isinstance(line, bytes) else 0
                     except ProtocolError as error:
-                        self._errors.add(self.adapter.name, self.place.session_id, self._masked(error))
+                        self._last_error = self._errors.add(
+                            self.adapter.name, self.place.tenant, self.place.session_id, self._masked(error)
+                        )
                 outputs = self._answered(outputs)
                 if outputs:
                     self.heard = time.monotonic()
@@ -165,12 +168,14 @@ class Host:
     def _masked(self, error: ProtocolError) -> ProtocolError:
         raw = error.raw.decode(errors="surrogateescape")
         shown = self._redactor.text(raw[: len(raw) - self._redactor.held(raw)])
-        return ProtocolError(self._redactor.text(error.reason), shown.encode(errors="surrogateescape"))
+        return ProtocolError(self._redactor.text(error.reason), shown.encode(errors="surrogateescape"), error.size)
 
     def _decode(self, line: Item) -> list[Output]:
         if isinstance(line, ProtocolError):
             raise line
         if isinstance(line, Lost):
+            if self._last_error:
+                self._last_error.size = line.size  # it was noted when it passed the limit
             return self.adapter.lost(line.head, line.tail)
         return self.adapter.decode(line)
 

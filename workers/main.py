@@ -26,6 +26,7 @@ from workers.byre import ByreHalf
 from workers.compaction import Compaction
 from workers.executor_calls import ExecutorCalls
 from workers.harness import registry
+from workers.heartbeat import Heartbeat
 from workers.lease import Renewer
 from workers.lives import kill_leftovers
 from workers.pool import Pool
@@ -117,11 +118,13 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
         task_session=byre.session,
         compaction=Compaction(Compactor(log), pool_threads),
     )
+    board = wiring.board_of(base)
     served = RequestServer(byre.requests, byre.host, {**byre.work.handlers(), **byre.people.handlers}, failed("requests"))
     devices = wiring.push_devices_of(settings, base.store, outgoing)
     sender = Sender(outgoing, wiring.vapid_of(settings, base.store))
     push = open_push(base.store, log, hub, coord, devices, sender, settings.public_url, failed("push"))
     pool = Pool(tools, list(adapters), settings.worker_slots, failed("claim"))
+    heartbeat = Heartbeat(board, worker, pool, guardian, tools.errors, failed("heartbeat"))
     sweep = Sweep(
         writer,
         coord,
@@ -137,6 +140,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
     served.start()
     byre.people.followups.start()
     push.start()
+    heartbeat.start()
     pool.start()
     logger.info("worker runs", worker=worker, slots=settings.worker_slots, harnesses=list(adapters))
     ready()
@@ -147,6 +151,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
     whole = pool.drain(settings.drain_seconds if not dead else 0, CUT_SECONDS)
     served.close()
     push.close()
+    heartbeat.close()
     byre.close()
     sweep.close()
     renewer.close()

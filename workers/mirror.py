@@ -14,6 +14,7 @@ from typing import Any
 import redis
 import structlog
 
+from app.coord.board import note_limit
 from app.core.cursor import START, Position
 from app.core.errors import Unavailable
 from app.log import events
@@ -36,6 +37,7 @@ class Mirror:
     ) -> None:
         self._redis, self._log, self._workspace, self._name = client, log, workspace, name
         self._about, self._vendor = about, log.head(name).vendor
+        self._prefix = prefix
         self._key = "{" + prefix + "}:mirror:" + name.text
         self._at = START
         self._archived = time.monotonic()
@@ -97,6 +99,8 @@ class Mirror:
         e = events.parse(entry.raw)
         out: list[tuple[str, bytes]] = []
         for n, (kind, payload) in enumerate(shown(e["type"], e["data"], self._vendor)):
+            if kind == "rate_limit":
+                note_limit(self._redis, self._prefix, self._name.tenant, self._vendor, {**payload, "at": e["time"]})
             data = {
                 "project_id": self._about["project_id"],
                 "task_id": self._about["task_id"],

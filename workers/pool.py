@@ -50,6 +50,11 @@ class Pool:
         with self._changed:
             return len(self._runners)
 
+    def held(self) -> list[Runner]:
+        """The sessions that it holds."""
+        with self._changed:
+            return list(self._runners)
+
     def drain(self, grace: float, cut: float) -> bool:
         """Claims nothing more, lets turns run for `grace` seconds, then interrupts them, with `cut` seconds to end. True if all ended."""
         with self._changed:

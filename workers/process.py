@@ -222,6 +222,10 @@ class Guardian:
                 os.close(fd)
         return self._started(child)
 
+    def children(self) -> list[Child]:
+        """The harnesses that aren't proven dead."""
+        return list(self._children.values())
+
     def close(self, timeout: float = 15.0) -> None:
         """Kills all harnesses and ends the guardian. Raises StillAlive if it could not within `timeout` seconds."""
         self._closing = True

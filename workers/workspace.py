@@ -67,7 +67,7 @@ class Workspaces:
             for part in ("home", "work"):
                 (base / part).mkdir(parents=True, exist_ok=True, mode=0o700)
             (base / OWNER).write_text(owner)
-        return Place(home=base / "home", cwd=base / "work", session_id=name.session, fresh=latest is None)
+        return Place(home=base / "home", cwd=base / "work", session_id=name.session, fresh=latest is None, tenant=name.tenant)
 
     def save(self, name: LogName, host: Host, meta: dict[str, Any], owner: str) -> str:
         """Uploads native state and scratch files; gives the checkpoint's id.

@@ -40,6 +40,7 @@ class App(falcon.App[Request, falcon.Response]):
     """The application, with the switch that its server turns when the process is told to stop."""
 
     drain: Drain
+    followers: Followers
 
     def __call__(self, env: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         """One request. A WebSocket is served to its end in here; StopIteration then tells the server that nothing is to be answered."""
@@ -66,7 +67,7 @@ def create_app(deps: Deps) -> App:
     followers = Followers(deps.tokens, deps.limits, deps.drain, deps.monotonic)
     metrics = Metrics(followers.__len__, deps.gauges)
     app = App(request_type=Request, middleware=[_Envelope(metrics)])
-    app.drain = deps.drain
+    app.drain, app.followers = deps.drain, followers
     errors.install(app)
     handlers: dict[str, object] = {
         "sessions": Sessions(deps.sessions, followers),

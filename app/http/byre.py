@@ -147,6 +147,9 @@ class Byre:
     def getBlob(self, call: Call) -> None:
         blobs.download(call, self._services.blobs)
 
+    def getStatus(self, call: Call) -> Document:
+        return self._services.status.get(call.caller)
+
     def streamEvents(self, call: Call) -> None:
         """Workspace events as server-sent events: replayed after a `seq`, then live. `Last-Event-ID` wins over `after`."""
         query = call.query()

@@ -23,6 +23,7 @@ from app.services.merging import Merging
 from app.services.projects import Projects
 from app.services.push_devices import PushDevices
 from app.services.starts import Starts
+from app.services.status import Status
 from app.services.tasks import Tasks
 from app.services.tokens import Login
 from app.services.users import Users
@@ -114,6 +115,7 @@ class ByreServices:
     blobs: Blobs
     devices: PushDevices
     vapid: Vapid
+    status: Status
 
 
 class Authenticator(Protocol):

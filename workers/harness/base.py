@@ -19,11 +19,11 @@ Purpose = Literal["message", "merge_in", "handoff"]
 
 
 class ProtocolError(Exception):
-    """A line of a harness that isn't what its protocol says. `raw` is the line, cut to 4 KiB."""
+    """A line of a harness that isn't what its protocol says. `raw` is the line, cut to 4 KiB, `size` how long it was in bytes."""
 
-    def __init__(self, reason: str, raw: bytes = b"") -> None:
+    def __init__(self, reason: str, raw: bytes = b"", size: int | None = None) -> None:
         super().__init__(reason)
-        self.reason, self.raw = reason, raw[:KEEP_OF_BAD_LINE]
+        self.reason, self.raw, self.size = reason, raw[:KEEP_OF_BAD_LINE], len(raw) if size is None else size
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,7 @@ class Place:
     reasoning_effort: str = ""
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     kept: bytes = b""
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,11 @@ _CHUNK = 1 << 16
 
 
 class Lost(NamedTuple):
-    """A line over the limit, now over: its first and last 4 KiB."""
+    """A line over the limit, now over: its first and last 4 KiB, and its length in bytes."""
 
     head: bytes
     tail: bytes
+    size: int = 0
 
 
 Item = bytes | ProtocolError | Lost
@@ -93,6 +94,7 @@ class LineReader:
         """Adds `piece` to the line that isn't complete."""
         if self._skipping:
             self._tail = (self._tail + piece[-KEEP_OF_BAD_LINE:])[-KEEP_OF_BAD_LINE:]
+            self._size += len(piece)
             return
         if not piece:
             return
@@ -101,12 +103,12 @@ class LineReader:
         if self._size > self._limit:
             line = b"".join(self._parts)
             self._head, self._tail = line[:KEEP_OF_BAD_LINE], line[-KEEP_OF_BAD_LINE:]
-            found.append(ProtocolError(f"line over {self._limit} bytes", self._head))
-            self._parts, self._size, self._skipping = [], 0, True
+            found.append(ProtocolError(f"line over {self._limit} bytes", self._head, self._size))
+            self._parts, self._skipping = [], True
 
     def _finish(self, found: list[Item]) -> None:
         if self._skipping and self._ends:
-            found.append(Lost(self._head, self._tail))
+            found.append(Lost(self._head, self._tail, self._size))
         line = b"".join(self._parts)
         self._parts, self._size, self._skipping = [], 0, False
         if line and not line.isspace():
