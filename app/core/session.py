@@ -195,7 +195,9 @@ def _fields(
         assert state.turn
         return {"turn": dataclasses.replace(state.turn, interrupting=True)}
     if kind == "input.withdrawn":
-        return {"queue": tuple(q for q in queue if q.id != data["input"])}
+        left = tuple(q for q in queue if q.id != data["input"])
+        # a limit parks those that wait: with the last of them it is over
+        return {"queue": left} if left else {"queue": left, "not_before": 0}
     if kind in ("turn.started", "turn.steered"):
         taken = tuple(q for q in queue if q.id in data["inputs"])
         rest = tuple(q for q in queue if q.id not in data["inputs"])

@@ -119,6 +119,22 @@ def test_a_late_event_of_an_old_turn_is_illegal(row: str) -> None:
         play(given_state("running"), row, {**DATA[row], "turn": "turn-0"})
 
 
+def test_a_limit_is_over_with_the_last_that_it_parked() -> None:
+    parked = State(status=Status.QUEUED, queue=WAITING, not_before=5000)
+    left = play(parked, "input.withdrawn", {"input": WAITING[0].id})
+    assert (len(left.queue), left.not_before) == (len(WAITING) - 1, 5000)
+    for waiting in WAITING[1:]:
+        left = play(left, "input.withdrawn", {"input": waiting.id})
+    assert (left.status, left.not_before) == (Status.IDLE, 0)
+
+
+def test_a_turn_that_was_settled_is_remembered_and_a_parked_one_isnt() -> None:
+    assert play(given_state("running"), "rate_limited").ended is None
+    for row in ("turn.completed", "turn.failed", "turn.interrupted", "turn.interrupted:user"):
+        ended = play(given_state("running"), row).ended
+        assert ended and (ended.id, ended.gen, ended.since) == (RUNNING.id, RUNNING.gen, RUNNING.since), row
+
+
 def test_messages_wait_in_order_and_one_that_interrupts_goes_first() -> None:
     state = play(given_state("running"), "user.message")
     assert [q.id[0] for q in state.queue] == ["a", "b", "d"]
