@@ -117,6 +117,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
         ),
         task_session=byre.session,
         compaction=Compaction(Compactor(log), pool_threads),
+        search_path=settings.search_path,
     )
     board = wiring.board_of(base)
     served = RequestServer(byre.requests, byre.host, {**byre.work.handlers(), **byre.people.handlers}, failed("requests"))

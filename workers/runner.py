@@ -68,6 +68,7 @@ class Tools(NamedTuple):
     task_session: Callable[[LogName, LogHead], TaskSession]
     model_keys: ModelKeys
     compaction: Compaction | None = None
+    search_path: str = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Runner:
@@ -204,6 +205,9 @@ class Runner:
                 place = self._t.workspaces.materialise(self.name, state.checkpoint, lease.owner)
                 if self._task:
                     place = dataclasses.replace(place, cwd=self._task.path)
+                    self._task.set_up(self._t.guardian, lease, place.home, self._t.search_path, self._stopped)
+                    if self._mailbox.loss:
+                        raise Fenced(self._mailbox.loss)
                 self._host = self._start(head, place, lease)
             except Corrupt as error:
                 failure = ("checkpoint_corrupt", f"{error.message} ({error.key})")
@@ -223,6 +227,9 @@ class Runner:
         if not outcome.keep:
             self._drop_host()
         return outcome.kind
+
+    def _stopped(self) -> bool:
+        return self._mailbox.loss is not None or self._mailbox.stopping
 
     def _start(self, head: LogHead, place: Place, lease: Lease) -> Host:
         make = self._t.adapters.get(head.vendor)
