@@ -189,12 +189,12 @@ def test_both_ends_of_a_long_line_for_who_asks(pipe: tuple[int, int]) -> None:
     writer = feed(pipe[1], [b"a\nbegin" + b"z" * (3 * LIMIT) + b"end\nb\n", b"short end" * 3, b"\n", b"x" * 200_000, b"y"])
     found = everything(LineReader(pipe[0], LIMIT, ends=True))
     assert shown(found[:1]) == [b"a"] and isinstance(found[1], ProtocolError)
-    assert found[2] == Lost(b"begin" + b"z" * 4091, b"z" * 4093 + b"end")
+    assert found[2] == Lost(b"begin" + b"z" * 4091, b"z" * 4093 + b"end", 3 * LIMIT + 8)
     assert found[3:] == [b"b", b"short end" * 3, b"x" * 200_000 + b"y"]
     writer.join()
 
 
 def test_both_ends_of_a_long_line_that_never_ends(pipe: tuple[int, int]) -> None:
     writer = feed(pipe[1], [b"0123456789abcdef"])
-    assert everything(LineReader(pipe[0], 10, ends=True))[1:] == [Lost(b"0123456789abcdef", b"0123456789abcdef")]
+    assert everything(LineReader(pipe[0], 10, ends=True))[1:] == [Lost(b"0123456789abcdef", b"0123456789abcdef", 16)]
     writer.join()
