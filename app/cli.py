@@ -117,6 +117,7 @@ def _project_commands(project: argparse.ArgumentParser) -> None:
     texts = {
         "credentials": "keep what opens the project's origin, read from standard input",
         "setup": "keep the command that is run in each new worktree, and the agents' environment",
+        "pull-requests": "whether its tasks are offered as pull requests instead of being merged",
         "show": "what is set, without secrets",
     }
     for action, text in texts.items():
@@ -134,6 +135,8 @@ def _project_commands(project: argparse.ArgumentParser) -> None:
             parser.add_argument("--command", default="", help="shell command (none)")
             parser.add_argument("--seconds", type=_count, default=600, metavar="N", help="its limit (600)")
             parser.add_argument("--environment", metavar="FILE", help="NAME=VALUE lines; - is standard input (none)")
+        if action == "pull-requests":
+            parser.add_argument("state", choices=("on", "off"))
         parser.set_defaults(run=_project, action=action)
 
 

@@ -23,7 +23,8 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
     store = wiring.store_of(settings)
     try:
         projects = wiring.project_settings_of(settings, store)
-        {"credentials": _credentials, "setup": _setup, "show": _show}[arguments.action](projects, arguments)
+        actions = {"credentials": _credentials, "setup": _setup, "pull-requests": _pull_requests, "show": _show}
+        actions[arguments.action](projects, arguments)
     except (ByreError, StoreError, OSError, ValueError) as error:
         print(f"byre: {error}", file=sys.stderr)
         return 1
@@ -66,6 +67,12 @@ def _setup(projects: SettingsOfProjects, arguments: argparse.Namespace) -> None:
     print(f"the set-up of {arguments.name} is kept; new worktrees get it", file=sys.stderr)
 
 
+def _pull_requests(projects: SettingsOfProjects, arguments: argparse.Namespace) -> None:
+    on = arguments.state == "on"
+    projects.set_pull_requests(arguments.tenant, arguments.name, on)
+    print(f"tasks of {arguments.name} are {'offered as pull requests' if on else 'merged by byre'}", file=sys.stderr)
+
+
 def _show(projects: SettingsOfProjects, arguments: argparse.Namespace) -> None:
     found = projects.get(arguments.tenant, arguments.name)
     kind = "none"
@@ -75,4 +82,5 @@ def _show(projects: SettingsOfProjects, arguments: argparse.Namespace) -> None:
         kind = "deploy key" if found.credentials.deploy_key else f"token of {found.credentials.user}"
     print(f"credentials  {kind}")
     print(f"set-up       {found.setup or 'none'}" + (f" (at most {found.seconds} s)" if found.setup else ""))
+    print(f"merging      {'by pull requests' if found.pull_requests else 'by byre'}")
     print(f"environment  {' '.join(sorted(found.environment)) or 'none'}")

@@ -23,7 +23,6 @@ from app.store.keys import LogName
 from workers.tasks import TaskWork
 
 NOTES = "refs/notes/byre"
-PULL_REQUESTS = "pull_request"
 HELD_UP = ("dirty", "diverged", "busy", "elsewhere")
 Document = dict[str, Any]
 
@@ -81,7 +80,7 @@ class Landing:
             if done.outcome in HELD_UP:
                 raise Blocked(f"the checkout is in the way: {done.advice}; or clean it up and merge again")
             return
-        offers = project.get("merge_mode") == PULL_REQUESTS
+        offers = self._work.repositories.settings(project).pull_requests
         try:
             with self._work.repositories.access(project, target) as access:
                 if offers:
@@ -92,7 +91,7 @@ class Landing:
         except errors.Refused as error:
             raise Blocked(
                 f"{error.message}. If {branch} is protected, have this project's tasks offered as pull requests "
-                f"(`byre project pull-requests {project['name']} on`) and merge again"
+                f"(`byre project pull-requests {project['name']} on --tenant {task['tenant']}`) and merge again"
             ) from error
 
     def _offer(self, worktree: Worktree, project: Document, found: Opened, task: Document, access: Any) -> None:

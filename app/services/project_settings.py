@@ -1,4 +1,4 @@
-"""What an operator sets for a project: credentials for its origin, a set-up command, an environment. Kept encrypted.
+"""What an operator sets for a project: credentials for its origin, a set-up command, an environment, how it is merged. Kept encrypted.
 
 A project is named here, for a private one can only be created when its credentials are there already.
 
@@ -48,6 +48,8 @@ class ProjectSettings:
     setup: str = ""
     seconds: int = SETUP_SECONDS
     environment: Mapping[str, str] = field(default_factory=dict)
+    pull_requests: bool = False
+    """A merge pushes the task's branch, for people to merge it where they review it."""
 
 
 class SettingsOfProjects:
@@ -67,6 +69,7 @@ class SettingsOfProjects:
             doc.get("setup", ""),
             doc.get("seconds", SETUP_SECONDS),
             doc.get("environment", {}),
+            doc.get("pull_requests", False),
         )
 
     def set_token(self, tenant: str, name: str, token: str, user: str | None = None) -> None:
@@ -105,6 +108,10 @@ class SettingsOfProjects:
             if len(value) > LONGEST or "\0" in value:
                 raise Invalid(f"environment: the value of {variable} is too long", "environment")
         self._change(tenant, name, {"setup": command, "seconds": seconds, "environment": dict(environment)})
+
+    def set_pull_requests(self, tenant: str, name: str, on: bool) -> None:
+        """Whether the project's tasks are offered as pull requests rather than merged. Raises Invalid, Unavailable."""
+        self._change(tenant, name, {"pull_requests": on})
 
     def _change(self, tenant: str, name: str, fields: dict[str, Any]) -> None:
         at = _key(tenant, name)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.client import until
+from tests.support.deployment import TENANT
+from tests.support.dev import BYRE
 from tests.support.people import People, ask, git
 
 
@@ -260,6 +263,24 @@ def test_merges_of_a_project_wait_for_each_other_and_a_waiting_one_can_be_interr
     assert people.merged(first) and people.merged(second)
     hook.unlink()
     assert project.log() == ["Second", "First", "first"]
+
+
+def test_tasks_are_offered_as_pull_requests(people: People) -> None:
+    """The branch is pushed and people are told; once it is on main by their own means, a merge closes the task."""
+    project = people.project()
+    task = project.task("Reviewed")
+    session = people.work(task, "/write b.txt b")
+    command = [*BYRE, "project", "pull-requests", project.base.name, "on", "--tenant", TENANT]
+    subprocess.run(command, env=people.it.env, cwd=people.it.data, check=True, capture_output=True)
+    people.merge(task)
+    branch = people.task(task)["branch"]
+    (report,) = until("people are told", lambda: [i for i in people.inbox(task, "report") if branch in i["payload"]["text"]])
+    people.idle(session)
+    assert report["priority"] == "review" and people.task(task)["status"] == "active" and project.log() == ["first"]
+    assert git(project.truth, "show", f"{branch}:b.txt") == "b"
+    git(project.truth, "update-ref", "refs/heads/main", branch)
+    people.merge(task)
+    assert people.merged(task)["merge_commit"] == ""
 
 
 def test_the_agent_fails_in_the_merge_turn(people: People) -> None:

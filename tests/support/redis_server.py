@@ -50,10 +50,10 @@ class PrivateRedis:
                         raise
                     time.sleep(0.01)
 
-    def stop(self) -> None:
-        """Ends it cleanly."""
+    def stop(self, *, kill: bool = False) -> None:
+        """Ends it, cleanly unless `kill`."""
         if self._process:
-            self._process.terminate()
+            self._process.kill() if kill else self._process.terminate()
             self._process.wait(20)
             self._process = None
 
