@@ -7,6 +7,7 @@ failed is tried again with the next one: nothing is given up but the waiting.
 
 from __future__ import annotations
 
+import random
 import tempfile
 import threading
 import time
@@ -102,7 +103,7 @@ class Saver:
                 tries += 1
                 if tries == _TRIES or isinstance(self._failure, Fenced) or time.monotonic() > until:
                     raise self._failure
-                time.sleep(0.2 * 2**tries)
+                time.sleep(0.2 * 2**tries * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
 
     def _work(self) -> None:
         """Saves once; called by whoever has set `_busy`."""
@@ -138,6 +139,8 @@ class Saver:
                 if not self._holds():
                     raise Fenced("the task's worktree is on another host by now") from None
                 self.previous = {**(self._vault.latest() or {}), "carrier": None}
+        else:
+            raise Unavailable("somebody else keeps writing this task's bundles")
         for record in records:
             self._publish(record)
 
