@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import structlog
 
@@ -54,7 +55,7 @@ class Renewer:
 
     def __init__(self, coord: Coord, worker: str, lease_seconds: float, failed: Callable[[], None]) -> None:
         self._coord, self._worker, self.lease_seconds, self._failed = coord, worker, lease_seconds, failed
-        self._leases: dict[str, Lease] = {}
+        self._leases: dict[tuple[str, int], Lease] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="renew", daemon=True)
@@ -71,13 +72,26 @@ class Renewer:
     def add(self, lease: Lease) -> None:
         """Renews `lease` from now on."""
         with self._lock:
-            self._leases[lease.log] = lease
+            self._leases[lease.log, lease.holder.epoch] = lease
 
     def remove(self, lease: Lease) -> None:
         """Doesn't renew `lease` any more."""
         with self._lock:
-            if self._leases.get(lease.log) is lease:
-                del self._leases[lease.log]
+            if self._leases.get((lease.log, lease.holder.epoch)) is lease:
+                del self._leases[lease.log, lease.holder.epoch]
+
+    @contextmanager
+    def held(self, lease: Lease) -> Iterator[None]:
+        """Renews `lease` for the time of the block."""
+        self.add(lease)
+        try:
+            yield
+        finally:
+            self.remove(lease)
+
+    def reserved(self, log: str) -> AbstractContextManager[None]:
+        """Renews a reservation (a lease of epoch 0) made just now: raising the epoch may take longer than it would last by itself."""
+        return self.held(Lease(log, Holder(self._worker, 0), time.monotonic() + self.lease_seconds, lambda _: None))
 
     def _run(self) -> None:
         try:

@@ -134,6 +134,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
         every=settings.sweep_seconds,
         max_attempts=settings.max_attempts,
         failed=failed("sweep"),
+        renewer=renewer,
     )
     hub.listen(coord.wake_channel, lambda _: pool.wake())
     renewer.start()

@@ -123,12 +123,13 @@ class Runner:
             self._done(self)
 
     def _hold(self) -> None:
-        asked = time.monotonic()
-        head = raise_epoch(self._t.writer.log, self.name)
-        holder = Holder(self._t.worker, head.epoch)
-        lease_ms = int(self._t.renewer.lease_seconds * 1000)
-        if self._t.coord.activate(self.name.text, holder, lease_ms) is not Answer.OK:
-            return
+        with self._t.renewer.reserved(self.name.text):
+            head = raise_epoch(self._t.writer.log, self.name)
+            holder = Holder(self._t.worker, head.epoch)
+            asked = time.monotonic()
+            lease_ms = int(self._t.renewer.lease_seconds * 1000)
+            if self._t.coord.activate(self.name.text, holder, lease_ms) is not Answer.OK:
+                return
         about = head.doc.get("task")
         self.task_id = about["task_id"] if about else ""
         if about and not self._t.coord.enter(f"{self.name.tenant}:{about['task_id']}", self.name.text):

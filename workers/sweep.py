@@ -1,13 +1,15 @@
 """The sweep: what no client asks for and nobody else does.
 
 Rules: a session whose lease ran out is taken over like a claim, so its old holder is fenced first; then its open turn is settled, and a
-session that has cost `max_attempts` workers fails instead of taking the next one down. In a new incarnation of Redis everything that is
-pending in the store is recovered. If the sweeping thread dies the worker stops.
+session that has cost `max_attempts` workers fails instead of taking the next one down; what can't be settled (it is frozen) is put
+aside for a while. What is taken over is renewed until it is settled: by a slow store that may take longer than a lease. In a new
+incarnation of Redis everything that is pending in the store is recovered. If the sweeping thread dies the worker stops.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from itertools import groupby
 
@@ -26,9 +28,12 @@ from app.services.writer import Draft, Writer
 from app.store import keys
 from app.store.contract import Absent, StoreError
 from app.store.keys import LogName, parse_log_name
+from workers.lease import Lease, Renewer
 
 FORGET_MS = 24 * 3600 * 1000
 AT_ONCE = 100
+SHELF_MS = 10 * 60 * 1000
+"""How long a session is left alone that can't be settled."""
 
 logger = structlog.get_logger(__name__)
 
@@ -46,8 +51,9 @@ class Sweep:
         every: float,
         max_attempts: int,
         failed: Callable[[], None],
+        renewer: Renewer,
     ) -> None:
-        self._writer, self._coord, self._worker = writer, coord, worker
+        self._writer, self._coord, self._worker, self._renewer = writer, coord, worker, renewer
         self._lease_ms, self._every, self._max_attempts, self._failed = lease_ms, every, max_attempts, failed
         self._inc = ""
         self._closed = threading.Event()
@@ -90,9 +96,22 @@ class Sweep:
                 raise
             except ByreError as error:
                 logger.warning("a lost session could not be settled", log=claimed.log, why=error.message)
+                self._coord.shelve(claimed.log, self._worker, SHELF_MS)
         for _ in range(AT_ONCE):
-            if self._coord.forget(FORGET_MS) is None:
+            forgotten = self._coord.forget(FORGET_MS)
+            if forgotten is None:
                 break
+            if forgotten.behind:
+                self._archive(parse_log_name(forgotten.log))
+
+    def _archive(self, name: LogName) -> None:
+        """What an API process appended that died before it was archived: with it the log can be forgotten the next time."""
+        try:
+            self._writer.log.archive(name)
+        except Unavailable:
+            raise
+        except ByreError as error:
+            logger.warning("an idle session can't be archived", log=name.text, why=error.message)
 
     def recover_pending(self) -> None:
         """Recovers every session with inputs that no settled turn has consumed, and drops what is pending for nothing."""
@@ -142,10 +161,16 @@ class Sweep:
             return {"epoch": head.epoch + 1, "attempts": head.attempts + counted}
 
         log = self._writer.log
-        head = log.keep(name, heads.change(log.store, name, more, log.pace))
-        holder = Holder(self._worker, head.epoch)
-        if self._coord.activate(name.text, holder, self._lease_ms) is not Answer.OK:
-            return
+        with self._renewer.reserved(name.text):
+            head = log.keep(name, heads.change(log.store, name, more, log.pace))
+            holder = Holder(self._worker, head.epoch)
+            asked = time.monotonic()
+            if self._coord.activate(name.text, holder, self._lease_ms) is not Answer.OK:
+                return
+        with self._renewer.held(Lease(name.text, holder, asked + self._lease_ms / 1000, lambda _: None)):
+            self._settle(name, claimed, head, holder)
+
+    def _settle(self, name: LogName, claimed: Claimed, head: LogHead, holder: Holder) -> None:
         consumed: list[Queued] = []
         too_many = head.attempts >= self._max_attempts
 

@@ -31,6 +31,7 @@ class Answer(enum.StrEnum):
     FULL = "FULL"
     WORK = "WORK"
     OPEN = "OPEN"
+    BEHIND = "BEHIND"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,6 +123,13 @@ class Claimed(NamedTuple):
     retry_ms: int = 0
 
 
+class Forgotten(NamedTuple):
+    """A log that was dropped from Redis; or (`behind`) one that wasn't, because its tail isn't archived."""
+
+    log: str
+    behind: bool
+
+
 class Caps(NamedTuple):
     """Most turns at once: over all vendors, for a vendor that isn't named, and per vendor."""
 
@@ -161,7 +169,9 @@ class Coord(Protocol):
     def takeover(self, worker: str, lease_ms: int) -> Claimed | None: ...
     def enter(self, group: str, log: str) -> bool: ...
     def revoke(self, log: str, grace_ms: int) -> Answer: ...
-    def forget(self, idle_ms: int) -> str | None: ...
+    def shelve(self, log: str, worker: str, ms: int) -> Answer: ...
+    def forget(self, idle_ms: int) -> Forgotten | None: ...
+    def heads(self, logs: Sequence[str]) -> list[tuple[int, int] | None]: ...
     def ring(self, tenant: str, item: str) -> None: ...
 
 
@@ -281,11 +291,20 @@ class RedisCoord:
         """Fences whoever holds the lease; the sweep settles the log after `grace_ms` if nobody else does. OK or COLD."""
         return Answer(self._run("revoke", log, grace_ms)[0].decode())
 
-    def forget(self, idle_ms: int) -> str | None:
-        """Drops one settled, archived log that was idle for `idle_ms` from Redis, and names it."""
-        r = self._run("forget", idle_ms)
-        return r[1].decode() if r[0] == b"OK" else None
-
     def ring(self, tenant: str, item: str) -> None:
         """People may have to be told of an inbox item."""
         self.pushes.ring(tenant, item)
+
+    def shelve(self, log: str, worker: str, ms: int) -> Answer:
+        """Puts a log aside for `ms` that `worker` has reserved (epoch 0) and can do nothing with. OK, COLD or FENCED."""
+        return Answer(self._run("shelve", log, worker, ms)[0].decode())
+
+    def forget(self, idle_ms: int) -> Forgotten | None:
+        """Drops one settled, archived log that was idle for `idle_ms` from Redis, or names one that would be but for its tail."""
+        r = self._run("forget", idle_ms)
+        return None if r[0] == b"NONE" else Forgotten(r[1].decode(), r[0] == b"BEHIND")
+
+    def heads(self, logs: Sequence[str]) -> list[tuple[int, int] | None]:
+        """Generation and next offset of each log, None if COLD."""
+        flat = [int(x) for x in self._run("heads", *logs)]
+        return [None if gen < 0 else (gen, next) for gen, next in zip(flat[::2], flat[1::2], strict=True)]

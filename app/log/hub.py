@@ -26,6 +26,8 @@ from app.log.subscription import Subscription
 from app.store.keys import LogName
 
 HEARTBEAT_SECONDS = 10.0
+HEADS_AT_ONCE = 200
+"""Logs whose heads are asked for in one command: Redis serves nobody else meanwhile."""
 _INPUT = re.compile(rb'(?:\A|\n)\{"type":"(?:user|session|input)\.')
 """Lines that a worker must look at. A quote inside JSON text is escaped, so this never matches in the middle of one."""
 
@@ -222,15 +224,17 @@ class Hub:
         self._beat = time.monotonic()
         with self._lock:
             feeds = list(self._feeds.values())
-        for log, feed in feeds:
+        for i in range(0, len(feeds), HEADS_AT_ONCE):
+            some = feeds[i : i + HEADS_AT_ONCE]
             try:
-                look = self.log.coord.look(log.text)
+                ends = self.log.coord.heads([log.text for log, _ in some])
             except Unavailable:
                 return
-            if look and Position(look.gen, look.next - 1) > feed.last:
-                feed.last = Position(look.gen, look.next - 1)
-                for follower in tuple(feed.followers):
-                    follower.stale(feed.last)
+            for (_, feed), end in zip(some, ends, strict=True):
+                if end and Position(end[0], end[1] - 1) > feed.last:
+                    feed.last = Position(end[0], end[1] - 1)
+                    for follower in tuple(feed.followers):
+                        follower.stale(feed.last)
 
     @staticmethod
     def _tell(feed: Feed) -> None:

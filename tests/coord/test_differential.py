@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from app.coord.coord import Answer, Caps, Holder, Key, RedisCoord, Seed, StateChange
+from app.coord.coord import Answer, Caps, Forgotten, Holder, Key, RedisCoord, Seed, StateChange
 from app.coord.scripts import Scripts
 from tests.coord.mirror import Mirror
 from tests.support.redis_server import PrivateRedis, private_redis
@@ -54,6 +54,8 @@ command = st.one_of(
     st.tuples(st.just("release"), log, st.just("holder") | st.tuples(worker, epoch), st.booleans()),
     st.tuples(st.just("takeover"), worker),
     st.tuples(st.just("revoke"), log),
+    st.tuples(st.just("shelve"), log, worker),
+    st.tuples(st.just("heads"), st.lists(log, max_size=4)),
     st.tuples(st.just("forget"), st.sampled_from((0, 700))),
     st.tuples(st.just("tick"), st.sampled_from((1, 100, 600, 5000))),
     st.tuples(st.just("age_ids"), log),
@@ -166,6 +168,12 @@ class Driver:
     def revoke(self, log: str) -> None:
         self._same(lambda c: c.revoke(log, LEASE_MS))
 
+    def shelve(self, log: str, worker: str) -> None:
+        self._same(lambda c: c.shelve(log, worker, 3 * LEASE_MS))
+
+    def heads(self, logs: list[str]) -> None:
+        self._same(lambda c: c.heads(logs))
+
     def forget(self, idle_ms: int) -> None:
         self._same(lambda c: c.forget(idle_ms))
 
@@ -267,8 +275,69 @@ def test_what_the_sequences_reach(server: PrivateRedis) -> None:
             ("archived", "s:t:a", -1, -1),
             ("tail", "s:t:a", 0, 9),
             ("forget", 0),
+            ("append", "s:t:b", None, [1], None, ("now", "idle", 0)),
+            ("forget", 0),
+            ("heads", ["s:t:a", "s:t:b", "w:t"]),
+            ("claim", "one", 0, all_caps),
+            ("shelve", "s:t:c", "one"),
+            ("shelve", "s:t:c", "one"),
         ],
     )
+
+
+@pytest.fixture(params=["real", "stand-in"])
+def either(request: pytest.FixtureRequest, server: PrivateRedis) -> Iterator[Any]:
+    with server.client() as client:
+        mirror = Mirror(client)
+        yield mirror.real if request.param == "real" else mirror.fake
+        mirror.close()
+
+
+def queued(coord: Any, *logs: str) -> None:
+    for each in logs:
+        fresh = _seed(coord.incarnation())._replace(status="queued", vendor="v1")
+        assert coord.seed(each, fresh) is Answer.OK
+
+
+def says(coord: Any, log: str, event_id: str, status: str, holder: Holder | None = None) -> None:
+    """An event that leads to `status`."""
+    change = StateChange(coord.look(log).version, b'{"at":1}', status)
+    assert coord.append(log, [(event_id, b"{}")], holder=holder, change=change).answer is Answer.OK
+
+
+def test_a_message_for_a_turn_that_is_about_to_begin_leaves_it_its_slot(either: Any) -> None:
+    """It freed the slot, and was queued beside its own lease: one session more than the caps allow could run."""
+    caps = Caps(1, 1, {})
+    queued(either, "s:t:a", "s:t:b")
+    assert either.claim("one", LEASE_MS, 0, ["v1"], caps).log == "s:t:a"
+    assert either.activate("s:t:a", Holder("one", 1), LEASE_MS) is Answer.OK
+    says(either, "s:t:a", "e1", "queued")
+    assert either.claim("two", LEASE_MS, 0, ["v1"], caps) is None
+    says(either, "s:t:a", "e2", "running", Holder("one", 1))
+    assert either.claim("two", LEASE_MS, 0, ["v1"], caps) is None
+    says(either, "s:t:a", "e3", "queued", Holder("one", 1))
+    assert either.claim("two", LEASE_MS, 0, ["v1"], caps).log == "s:t:b", "a turn that has ended frees its slot"
+
+
+def test_what_is_idle_with_an_unarchived_tail_is_named_and_comes_up_again(either: Any) -> None:
+    """It left the set of the idle for good, and Redis kept it for ever."""
+    assert either.seed("s:t:a", _seed(either.incarnation())._replace(vendor="v1")) is Answer.OK
+    says(either, "s:t:a", "e1", "idle")
+    assert either.forget(0) == Forgotten("s:t:a", True)
+    assert either.forget(0) is None, "not at once"
+    assert either.archived("s:t:a", 0, 1, b"{}", "sha") is Answer.OK
+    assert either.forget(-60_000) == Forgotten("s:t:a", False)
+    assert either.look("s:t:a") is None
+
+
+def test_what_is_shelved_takes_no_slot_and_comes_back_later(either: Any) -> None:
+    caps = Caps(1, 1, {})
+    queued(either, "s:t:a", "s:t:b")
+    assert either.claim("one", LEASE_MS, 0, ["v1"], caps).log == "s:t:a"
+    assert either.shelve("s:t:a", "one", -1) is Answer.OK
+    assert either.claim("one", LEASE_MS, 0, ["v1"], caps).log == "s:t:b"
+    assert either.takeover("two", LEASE_MS).log == "s:t:a"
+    assert either.shelve("s:t:a", "one", 0) is Answer.FENCED
 
 
 class TestARealServer:

@@ -155,6 +155,7 @@ class Worker(Part):
             every=p.sweep,
             max_attempts=p.max_attempts,
             failed=self._failed("sweep"),
+            renewer=self.renewer,
         )
         self.hub.listen(self.coord.wake_channel, lambda _: self.pool.wake())  # type: ignore[union-attr]
         self.renewer.start()

@@ -2,7 +2,7 @@
 -- Checked in the order cold, lease, ids, key, expect. `state` comes if and only if `expect` does; "@i" in it becomes the offset of event i.
 -- -> OK gen first ver | COLD | FENCED | DUP gen offset id bodyhash | STALE ver
 local L, worker, epoch, idem, bodyhash, expect, state = ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-local v = open(L, 'gen', 'next', 'ver', 'worker', 'epoch', 'vendor', 'idsat')
+local v = open(L, 'gen', 'next', 'ver', 'worker', 'epoch', 'vendor', 'idsat', 'status')
 if not v then
   return {'COLD'}
 end
@@ -53,7 +53,10 @@ if expect ~= '' then
   ver = ver + 1
   state = string.gsub(state, '"@(%d+)"', function(i) return string.format('%d', first + i) end)
   redis.call('HSET', key('log', L), 'ver', ver, 'state', state, 'status', ARGV[9])
-  place(L, ARGV[9], v[6], ARGV[10])
+  -- one more input for a turn that is about to begin: its slot stays taken
+  if not (ARGV[9] == 'queued' and v[8] == 'queued' and redis.call('ZSCORE', key('run', v[6]), L)) then
+    place(L, ARGV[9], v[6], ARGV[10])
+  end
 end
 redis.call('PUBLISH', key('ch', L), table.concat(lines, '\n'))
 return {'OK', gen, first, gen .. '.' .. ver}
