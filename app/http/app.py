@@ -17,7 +17,7 @@ import falcon
 import orjson
 
 from app.core import ids
-from app.core.errors import Invalid
+from app.core.errors import Invalid, Missing
 from app.http import errors, login, rpc
 from app.http.auth import admit, credential
 from app.http.byre import Byre
@@ -31,6 +31,7 @@ from app.http.probes import add_probes
 from app.http.requests import JSON, Call, Handler, Request, check_size
 from app.http.sessions import Sessions
 from app.http.sse import Followers
+from app.store import keys
 
 _ID_PARAMS = ("id", "event_id")
 Responder = Callable[..., None]
@@ -104,9 +105,8 @@ def _responder(operation: Operation, handler: Handler, deps: Deps) -> Responder:
         req.operation = operation.id
         shown = credential(operation, req)
         caller = admit(operation, deps.tokens, shown, req, params, deps.public_url)
-        for name in _ID_PARAMS:
-            if name in params:
-                params[name] = _id(name, params[name])
+        for name in params:
+            params[name] = _id(name, params[name]) if name in _ID_PARAMS else _name(name, params[name])
         check_size(req, limit)
         resp.status = operation.status
         document = handler(Call(req, resp, caller, operation, params, deps.schema, limit, shown))
@@ -125,6 +125,13 @@ def _id(name: str, text: str) -> str:
     if normal is None:
         raise Invalid(f"{name}: must be 32 hexadecimal characters", name)
     return normal
+
+
+def _name(name: str, text: str) -> str:
+    """An id of byre: it has no set form, so it can only be unknown."""
+    if not keys.is_name(text):
+        raise Missing(f"nothing has this id ({name})")
+    return text
 
 
 def _add_reference(app: App) -> None:

@@ -85,6 +85,9 @@ class WorkspaceLog:
     def page(self, tenant: str, after: int, limit: int) -> list[Entry]:
         """Up to `limit` entries after `seq`; one within a gap is answered with what follows it."""
         name = LogName(tenant, None)
+        after = max(after, 0)
+        if after and after >= self.last(tenant):
+            return []
         try:
             start = self.log.position(name, after - 1)
             return self.log.read(name, start, limit).entries

@@ -12,6 +12,7 @@ from app.log.follower import Follower
 from app.log.hub import Hub
 from app.services.tasks import Tasks
 from app.services.workspace_log import WorkspaceLog, shown
+from app.store import keys
 from app.store.keys import LogName
 
 
@@ -24,6 +25,8 @@ class WorkspaceEvents:
     def stream(self, principal: Principal, after: int | None, task_id: str | None) -> WorkspaceStream:
         """Events after `seq` (None: only what comes), of one task if it is given. Raises Missing for an unknown task."""
         if task_id:
+            if not keys.is_id(task_id):
+                raise Missing("no such task")
             self._tasks.record(principal.tenant, task_id)
         self._log.ensure(principal.tenant)
         name = LogName(principal.tenant, None)

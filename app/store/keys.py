@@ -80,6 +80,11 @@ def valid_tenant(name: str) -> bool:
     return bool(_TENANT.match(name))
 
 
+def is_name(text: str) -> bool:
+    """Whether `text` can name an object at all; what can't, names none."""
+    return bool(_NAME.match(text))
+
+
 def is_id(text: str) -> bool:
     """Whether `text` is an id as `core.ids` makes them."""
     return ids.normal(text) == text
