@@ -49,6 +49,7 @@ class End(NamedTuple):
     kind: str
     data: Document
     text: str
+    place: Position
 
     @property
     def lost(self) -> bool:
@@ -80,7 +81,7 @@ class Endings:
         turns: Turns,
         clock: Clock,
         head: Callable[[str, Document], str],
-        mirror: Callable[[LogName, Document], None],
+        mirror: Callable[[LogName, Document, Position], None],
     ) -> None:
         self._entities, self._inbox, self._turns, self._clock = entities, inbox, turns, clock
         self._head, self._mirror = head, mirror
@@ -89,7 +90,7 @@ class Endings:
         """Does all that the end of a turn asks for, but for what a merge makes of it. Raises Unavailable, ByreError."""
         name = LogName(tenant, record["id"])
         end = read(self._turns.log, name, ended)
-        self._mirror(name, {"task_id": task["id"], "project_id": task["project_id"]})
+        self._mirror(name, {"task_id": task["id"], "project_id": task["project_id"]}, end.place)
         merging = self._merge_goes_on(tenant, task, record, end)
         if end.kind == "turn.completed":
             if end.purpose == "handoff" and record.get("handoff"):
@@ -217,7 +218,7 @@ def read(log: Log, name: LogName, ended: Ended) -> End:
             elif kind == "assistant.message":
                 text = e["data"]["text"]
             else:
-                return End(ended.id, purpose, inputs, kind, e["data"], text)
+                return End(ended.id, purpose, inputs, kind, e["data"], text, entry.position)
         if page.end or not page.entries:
             raise Unavailable("the end of a turn can't be read now")
-        after = Position(*page.entries[-1].position)
+        after = page.entries[-1].position

@@ -2,7 +2,8 @@
 
 Rules: in the order of the session's log, each event once. The place up to which it is mirrored is remembered in Redis as a hint;
 whoever takes the session over looks through what was appended to the workspace log after the hint, so a crash in between repeats
-nothing and skips nothing. What people said (`user.message`) is published by whoever accepted it, and isn't mirrored.
+nothing and skips nothing. What people said (`user.message`) is published by whoever accepted it, and once more here while it is young,
+so that it comes before the turn that it starts.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from app.core.cursor import START, Position
 from app.core.errors import Unavailable
 from app.log import events
 from app.log.log import Entry, Log
+from app.services.told import told, young
 from app.services.workspace_log import WorkspaceLog
 from app.store.keys import LogName
 
@@ -72,10 +74,15 @@ class Mirror:
         """Mirrors what was appended to the session's log since. Raises Unavailable."""
         while True:
             page = self._log.read(self._name, self._at, PAGE)
-            batch = [made for entry in page.entries for made in self._mirrored(entry)]
-            if batch:
-                first = self._workspace.append(self._name.tenant, batch)
-                self.seq = first + len(batch) - 1
+            batch: list[tuple[str, bytes]] = []
+            for entry in page.entries:
+                if events.kind_of(entry.raw) == "user.message":
+                    self._append(batch)
+                    self._tell(events.parse(entry.raw))
+                    batch = []
+                else:
+                    batch += self._mirrored(entry)
+            self._append(batch)
             if page.entries:
                 self._at = page.entries[-1].position
                 self._remember()
@@ -83,6 +90,24 @@ class Mirror:
                 break
         if time.monotonic() - self._archived > ARCHIVE_SECONDS:
             self.archive()
+
+    def reached(self, position: Position) -> bool:
+        """Whether the session is mirrored up to a place, by whoever does that. Raises Unavailable."""
+        try:
+            hint = self._redis.get(self._key)
+        except redis.RedisError as error:
+            raise Unavailable("Redis can't be reached") from error
+        return isinstance(hint, bytes) and Position(*map(int, hint.split()[:2])) >= position
+
+    def _append(self, batch: list[tuple[str, bytes]]) -> None:
+        if batch:
+            first = self._workspace.append(self._name.tenant, batch)
+            self.seq = max(self.seq, first + len(batch) - 1)
+
+    def _tell(self, message: Document) -> None:
+        if young(message, time.time()):
+            for event in told(self._about, self._name.session or "", message):
+                self._append([(event["id"], events.line(event["kind"], event["id"], event["time"], event["data"]))])
 
     def archive(self) -> None:
         """Archives the workspace log. Raises Unavailable."""

@@ -12,7 +12,8 @@ import structlog
 from app.coord.coord import Coord
 from app.coord.owed import Owed
 from app.coord.requests import Requests
-from app.core.errors import ByreError
+from app.core.cursor import Position
+from app.core.errors import ByreError, Unavailable
 from app.log.log import Log
 from app.services.blobs import Blobs
 from app.services.entities import Entities
@@ -84,8 +85,13 @@ class PeopleHalf:
             project = entities.get(tenant, keys.project(tenant, task["project_id"]), "project")
             return work.head({"project": {**project, "tenant": tenant}, "task": {**task, "tenant": tenant}})
 
-        def shown(name: LogName, about: Document) -> None:
+        def shown(name: LogName, about: Document, place: Position) -> None:
             made = mirror(name, about)
+            look = coord.look(name.text)
+            if made.reached(place):
+                return
+            if look and look.worker:
+                raise Unavailable("whoever has the session hasn't shown the end of its turn yet")
             made.open()
             made.catch_up()
             made.archive()

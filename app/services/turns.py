@@ -7,7 +7,6 @@ is told in the workspace log by whoever accepted it.
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,6 +25,7 @@ from app.services.entities import Entities
 from app.services.inputs import Inputs
 from app.services.restoring import Restoring
 from app.services.tasks import happening
+from app.services.told import told
 from app.services.workspace_log import WorkspaceLog
 from app.services.writer import Clock
 from app.store import keys
@@ -148,23 +148,11 @@ class Turns:
         data: Document = {"text": said.text, "actor": said.actor, "head": said.head}
         if said.purpose != "message":
             data["purpose"] = said.purpose
-        if said.merge_ref:
-            data["merge_ref"] = said.merge_ref
-        if said.images:
-            data["images"] = list(said.images)
+        given = {"merge_ref": said.merge_ref, "images": list(said.images), "answers": list(said.answers), "model": said.model}
+        data |= {name: value for name, value in given.items() if value}
         event = self.inputs.message(name, data, said.key, alone=said.alone)
-        payload: Document = {name: data[name] for name in ("text", "head", "purpose", "images") if name in data}
-        if said.answers:
-            payload["answers"] = list(said.answers)
-        if said.model:
-            payload["model"] = said.model
-        told = happening(task, "user.message", event["time"], said.actor, payload, session)
-        state = happening(task, "session.state", event["time"], "byre", {"state": "queued"}, session)
-        waiting = [
-            {"id": event_id, "kind": each.kind, "time": each.time, "data": each.data}
-            for event_id, each in ((event["id"], told), (_derived(event["id"], "queued"), state))
-        ]
-        self._workspace.publish(tenant, waiting)
+        about = {"project_id": task["project_id"], "task_id": task["id"]}
+        self._workspace.publish(tenant, told(about, session, event))
 
     def _note(self, tenant: str, task: Document, said: Said) -> None:
         """Remembers who has a message in the task's transcript, in the order of their first one."""
@@ -207,7 +195,3 @@ class Turns:
         return any(
             self.state(tenant, record, task) not in ("idle", "completed") for record in self.sessions(tenant, task["id"])
         )
-
-
-def _derived(event_id: str, what: str) -> str:
-    return hashlib.sha256(f"{event_id} {what}".encode()).hexdigest()[:32]
