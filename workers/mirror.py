@@ -16,6 +16,7 @@ import redis
 import structlog
 
 from app.coord.board import note_limit
+from app.core import chain as chains
 from app.core.cursor import START, Position
 from app.core.errors import Unavailable
 from app.log import events
@@ -65,10 +66,12 @@ class Mirror:
                     place = events.parse(entry.raw)["data"].get("place")
                     if place:
                         self._at = max(self._at, Position(*place))
-        head = self._log.head(self._name)
-        good = [g for g in head.chain if g.gen == self._at.gen]
-        if self._at != START and (not good or self._at.offset >= (self._log.next(self._name))):
-            self._at = Position(head.last.gen, self._log.next(self._name) - 1)
+        view = self._log.view(self._name)
+        chain, upto = self._log.head(self._name, view.gen).chain, view.next
+        if self._at != START and not chains.covers(chain, self._at, upto):
+            # what was shown after it is lost, and stays shown
+            good = chains.last_good(chain, self._at)
+            self._at = good if good.offset < upto else chains.at(chain, upto - 1)
 
     def catch_up(self) -> None:
         """Mirrors what was appended to the session's log since. Raises Unavailable."""
