@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import shutil
 import stat
 from collections import Counter
@@ -32,9 +31,6 @@ MAX_NEW_BYTES = 2**30
 MAX_NEW_FILES = 100_000
 LISTED = 1000  # Ignored and nested paths that are named; beyond that they are counted.
 _LEFT_OUT = 20  # Files that can't be stored, before a snapshot is given up.
-# Of `git ls-files --stage -v -z`: entries whose tag is in lower case, and gitlinks.
-_PROMISED = re.compile(rb"(?:\A|(?<=\0))[a-z] [0-7]{6} [0-9a-f]+ [0-3]\t([^\0]+)\0")
-_LINKS = re.compile(rb"(?:\A|(?<=\0))[A-Za-z] 160000 [0-9a-f]+ [0-3]\t([^\0]+)\0")
 _SCAN = (
     "status",
     "--porcelain=v2",
@@ -199,11 +195,13 @@ class PrivateIndex:
     def _prepare(self, index: Path) -> None:
         """Takes back "assume unchanged" (a change of such a file would not be seen, and its work be lost); notes the submodules."""
         listed = self._worktree.run("ls-files", "--stage", "-v", "-z", index=index).out
-        promised = _PROMISED.findall(listed)
+        # Of each entry the tag, in lower case where git was told not to look, then mode, object and stage; the path behind a tab.
+        entries = listed.split(b"\0")
+        promised = [_path(entry) for entry in entries if entry[:1].islower()]
         if promised:
             data = b"\0".join(promised) + b"\0"
             self._worktree.run("update-index", "--no-assume-unchanged", "-z", "--stdin", index=index, input=data)
-        self._note_links(_LINKS.findall(listed))
+        self._note_links(_path(entry) for entry in entries if entry[2:8] == b"160000")
 
     def links(self) -> list[bytes]:
         """Paths that were seen as nested repositories or submodules, now or earlier."""
@@ -234,6 +232,10 @@ def _entries(answer: bytes) -> Iterable[tuple[bytes, bytes]]:
             yield b"s" if fields[2].startswith(b"S") else b"c", fields[8]
         elif kind == b"u":
             yield b"c", entry.split(b" ", 10)[10]
+
+
+def _path(entry: bytes) -> bytes:
+    return entry.split(b"\t", 1)[1]
 
 
 def _is_there(top: bytes, path: bytes) -> bool:

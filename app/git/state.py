@@ -14,6 +14,7 @@ import json
 import re
 import shutil
 import stat
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,10 @@ _OBJECT = re.compile(rb"\b(?:[0-9a-f]{64}|[0-9a-f]{40})\b")
 _STASH = re.compile(r"(?:[0-9a-f]+) ([0-9a-f]{40}|[0-9a-f]{64}) .*\t(.*)\Z")
 _MAX_BYTES = 4 * 2**20
 _MAX_FILES = 2000
-# One entry of `git ls-files -s -v -z`: tag, mode, object, stage, path.
-_ODD = re.compile(rb"(?:\A|(?<=\0))(?!H [0-7]{6} [0-9a-f]+ 0\t)([A-Za-z]) ([0-7]{6}) ([0-9a-f]+) ([0-3])\t([^\0]+)\0")
-_EMPTY_BLOBS = rb"e69de29bb2d1d6434b8b29ae775ad8c2e48c5391|473a0f4c3be8a93681a267e3b1e9a7dcda1185436fe141f7749120a303721813"
-_EMPTY = re.compile(rb"(?:\A|(?<=\0))[A-Za-z] [0-7]{6} (?:" + _EMPTY_BLOBS + rb") 0\t([^\0]+)\0")
+_EMPTY_BLOBS = (
+    b"e69de29bb2d1d6434b8b29ae775ad8c2e48c5391",
+    b"473a0f4c3be8a93681a267e3b1e9a7dcda1185436fe141f7749120a303721813",
+)
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,7 @@ def _read_index(worktree: Worktree, own: Path) -> _Index:
         shutil.copy2(own, copy)
         listed = worktree.run("ls-files", "--stage", "-v", "-z", index=copy).out
         conflicts, skipped = [], []
-        for tag, mode, oid, stage, path in _ODD.findall(listed):
+        for tag, mode, oid, stage, path in _odd(listed):
             if stage != b"0":
                 conflicts.append((mode.decode(), oid.decode(), int(stage), paths.show(path)))
             elif tag in b"Ss":
@@ -216,9 +217,21 @@ def _read_index(worktree: Worktree, own: Path) -> _Index:
         copy.unlink(missing_ok=True)
 
 
+def _odd(listed: bytes) -> Iterator[tuple[bytes, bytes, bytes, bytes, bytes]]:
+    """Tag, mode, object, stage and path of entries of `git ls-files -s -v -z` that aren't plainly in the index."""
+    for entry in listed.split(b"\0"):
+        about, tab, path = entry.partition(b"\t")
+        if tab and not (entry.startswith(b"H ") and about.endswith(b" 0")):
+            tag, mode, oid, stage = about.split(b" ")
+            yield tag, mode, oid, stage, path
+
+
 def _intended(worktree: Worktree, listed: bytes, staged: str) -> tuple[str, ...]:
     """Paths that are in the index as empty files, but not in its tree: added with intent only."""
-    empty = _EMPTY.findall(listed)
+    if not any(blob in listed for blob in _EMPTY_BLOBS):
+        return ()
+    entries = (entry.partition(b"\t") for entry in listed.split(b"\0"))
+    empty = [path for about, _, path in entries if about.endswith(b" 0") and about[9:-2] in _EMPTY_BLOBS]
     if not empty:
         return ()
     there = set(worktree.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", staged).out.split(b"\0"))

@@ -25,7 +25,8 @@ class Item(NamedTuple):
 
 def items(text: str) -> list[Item]:
     """The open items in file order. Of two with one title the first is kept; items without a title are left out."""
-    lines = text.splitlines()
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    lines = text.split("\n")  # What ends a line in CommonMark; splitlines() knows further ones.
     found: dict[str, Item] = {}
     section = ""
     tokens = MarkdownIt("commonmark").parse(text)

@@ -77,8 +77,8 @@ def create(repo: Repo, path: Path, task: str, branch: str, commit: str) -> Workt
 
 
 def check_out(worktree: Worktree, commit: str, *, index: Path | None = None) -> None:
-    """Fills an empty worktree with the files of `commit` (or of a tree), with as many processes as there are cores."""
-    worktree.run("read-tree", "-m", "-u", commit, index=index, settings=("checkout.workers=0",), seconds=CHECKOUT_SECONDS)
+    """Fills an empty worktree with the files of `commit` (or of a tree)."""
+    worktree.run("read-tree", "-m", "-u", commit, index=index, seconds=CHECKOUT_SECONDS)
 
 
 def register(worktree: Worktree, head: str) -> None:
