@@ -18,6 +18,7 @@ from app.services.tokens import Tokens
 from app.store.open import open_store
 from tests.support.client import until
 from tests.support.deployment import TENANT, Api, Deployment, deployment
+from tests.support.leaks import leaks
 from tests.tools.executor import ADD, ANY, Executor, Sse, Ws, bound, register, results, text
 
 KINDS = pytest.mark.parametrize("via", [Sse, Ws])
@@ -443,6 +444,20 @@ def test_a_message_over_the_limit_ends_the_websocket(api: Api) -> None:
         assert connection.code == 1009
     with executor.connect(api, Ws):
         pass
+
+
+@KINDS
+def test_its_tokens_are_kept_nowhere(it: Deployment, api: Api, via: Any) -> None:
+    executor = Executor.register(api)
+    with executor.connect(api, via) as connection:
+        session = bound(api, executor)
+        cursor = api.say(session, CALL)["cursor"]
+        call = connection.next("call")
+        executor.answer(api, call, text("3"))
+        api.occurs(session, "turn.completed", cursor)
+        secrets = [executor.token, call["scope"]["inspection_token"], it.token, it.env["BYRE_SECRET_KEY"]]
+        with it.redis.client() as redis:
+            assert leaks(secrets, [it.data], redis) == []
 
 
 def test_a_redis_that_restarts_ends_connections_which_come_again(it: Deployment, api: Api) -> None:
