@@ -173,6 +173,10 @@ class Settings:
     drain_seconds: float = _setting(parse.seconds(0, 86_400), "20", "time for running turns when a worker is told to stop")
     max_attempts: int = _setting(parse.whole(1, 1000), "3", "workers that one turn may cost before its session fails")
 
+    disk_budget: int = _setting(
+        parse.size(0, 2**50), "0", "what worktrees may take on a worker's disk before those at rest leave it; 0: no limit"
+    )
+
     # Retention
     keep_checkpoints: str = _setting(
         parse.kept, "all", "checkpoints of a session that `byre gc` keeps: all, a number, or days such as 30d"

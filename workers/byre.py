@@ -28,6 +28,7 @@ from app.services.workspace_log import WorkspaceLog
 from app.services.writer import Clock
 from app.settings import Settings
 from app.store.keys import LogName
+from workers.disk import Disk
 from workers.mirror import Mirror
 from workers.people import PeopleHalf
 from workers.places import Places
@@ -68,6 +69,8 @@ class ByreHalf:
         self.places = Places(repositories, requests, self._clock, self._pool)
         self.work = TaskWork(self.places, self._entities, self._clock)
         self.users = Users(self._entities)
+        self.disk = Disk(self.places, self._entities, settings.disk_budget, failed)
+        self.places.released = self.disk.look
         self.people = PeopleHalf(
             log,
             coord,
@@ -83,6 +86,7 @@ class ByreHalf:
 
     def close(self) -> None:
         """Waits for what is being done and saved."""
+        self.disk.close()
         self.people.close()
         self._pool.shutdown(wait=True)
 

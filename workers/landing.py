@@ -139,6 +139,6 @@ class Landing:
         except OSError as error:
             raise Unavailable(f"the task's worktree can't be removed: {error.strerror}") from error
         places.requests.gone(tenant, task["id"])
-        places.vault(task).discard(self._clock.id())
+        places.discard(task)
         for why in left:
             logger.warning("not all of a task could be removed", task=task["id"], why=why)

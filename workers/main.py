@@ -141,6 +141,7 @@ def run(settings: Settings, ready: Callable[[], None] = lambda: None) -> int:
     sweep.start()
     served.start()
     byre.people.followups.start()
+    byre.disk.start()
     push.start()
     heartbeat.start()
     pool.start()

@@ -10,7 +10,7 @@ it holds that the store doesn't is kept as a commit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -27,7 +27,7 @@ from app.git.run import BYRE
 from app.git.state import State
 from app.git.vault import Vault
 from app.services.writer import Clock
-from app.store import keys
+from app.store import keys, trash
 from workers.repositories import Repositories
 from workers.saving import Saver
 
@@ -44,6 +44,8 @@ class Places:
     def __init__(self, repositories: Repositories, requests: Requests, clock: Clock, pool: Executor) -> None:
         self.repositories, self.requests, self._clock, self._pool = repositories, requests, clock, pool
         self.host = repositories.host
+        self.released: Callable[[], None] = lambda: None
+        """Called when a session has let go of a worktree."""
 
     def vault(self, task: Document) -> Vault:
         """The task's bundles."""
@@ -158,6 +160,11 @@ class Places:
             left = worktrees.remove(Worktree(repo, self.path(task), task["id"]), task["branch"])
         self._lock(task).unlink(missing_ok=True)
         return left
+
+    def discard(self, task: Document) -> None:
+        """Moves what the store has of a closed task's work into the trash. Raises Unavailable."""
+        self.vault(task).discard(self._clock.id())
+        trash.Trash(self.repositories.store).delete(keys.task(task["tenant"], task["id"], "size.json"))
 
     def _ask_to_leave(self, project: Document, task: Document) -> None:
         holder = self.requests.holder(task["tenant"], task["id"])

@@ -70,6 +70,7 @@ class TaskSession:
         project = entities.get(name.tenant, keys.project(name.tenant, about["project_id"]), "project")
         self.project: Document = {**project, "tenant": name.tenant}
         self._open = contextlib.ExitStack()
+        self._released = places.released
         try:
             self._open.enter_context(places.used(self.task))
             self._worktree, self.notes = places.enter(self.project, self.task)
@@ -121,6 +122,7 @@ class TaskSession:
     def close(self) -> None:
         """Lets go of the worktree: others may have it moved."""
         self._open.close()
+        self._released()
 
     def _latest(self) -> tuple[int, str]:
         """Number and tree of the last snapshot; one that was saved by a worker which died before it told of it is told of now."""

@@ -122,7 +122,7 @@ class TaskWork:
             raise Conflict("the task is active")
         left = self.places.remove(body["project"], task)
         self.places.requests.gone(tenant, task["id"])
-        self.places.vault(task).discard(self._clock.id())
+        self.places.discard(task)
         for note in left:
             logger.warning("not all of a task could be removed", task=task["id"], why=note)
         return {"left": left}

@@ -19,6 +19,8 @@ from app.store import keys
 
 CREATE_SECONDS = 60.0
 WORK_SECONDS = 30.0
+LOST_SECONDS = 10.0
+"""For what a discard loses to be listed; it goes on without."""
 LONGEST_TITLE = 500
 FIELDS = (
     "id",
@@ -188,11 +190,11 @@ class Tasks:
                     out.append(event_shown(entry))
         return out
 
-    def _work(self, tenant: str, task: Document, kind: str, query: Document) -> Any:
+    def _work(self, tenant: str, task: Document, kind: str, query: Document, seconds: float = WORK_SECONDS) -> Any:
         project = self._projects.record(tenant, task["project_id"])
         host = self._requests.holder(tenant, task["id"])
         return self._requests.ask(
-            kind, {"tenant": tenant, "project": project, "task": task, "query": query}, WORK_SECONDS, host
+            kind, {"tenant": tenant, "project": project, "task": task, "query": query}, seconds, host
         )
 
 
