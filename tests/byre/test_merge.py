@@ -265,6 +265,25 @@ def test_merges_of_a_project_wait_for_each_other_and_a_waiting_one_can_be_interr
     assert project.log() == ["Second", "First", "first"]
 
 
+def test_the_turn_of_a_merge_can_be_interrupted(people: People) -> None:
+    project = people.project()
+    task = project.task("Interrupted")
+    session = people.work(task, "/write a.txt ours\\n\n/write .gitattributes a.txt merge=slow\\n")
+    project.push("a.txt", "theirs\n")
+    git(project.work, "config", "merge.slow.driver", f"touch {project.base}/merging; sleep 600")
+    people.merge(task)
+    until("the agent merges", (project.base / "merging").exists, seconds=60)
+    assert people.call("POST", f"/api/sessions/{session}/interrupt").status == 202
+    people.idle(session)
+    git(project.work, "config", "--unset", "merge.slow.driver")
+    (failed,) = people.events(task, "merge.failed")
+    assert "interrupted" in failed["payload"]["reason"] and not [i for i in people.inbox(task) if i["priority"] == "gate"]
+    people.say(session, "/run git merge --abort; git status --short")
+    people.merge(task)
+    people.merged(task)
+    assert project.log() == ["Interrupted", "elsewhere", "first"]
+
+
 def test_tasks_are_offered_as_pull_requests(people: People) -> None:
     """The branch is pushed and people are told; once it is on main by their own means, a merge closes the task."""
     project = people.project()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.client import until
+from tests.support.deployment import Worker
 from tests.support.people import People, Project, git
 
 
@@ -86,3 +87,23 @@ def test_killed_while_the_agent_merges_in(people: People) -> None:
     people.merged(task)
     assert project.log() == ["Killed", "elsewhere", "first"]
     assert len([e for e in people.events(task, "turn.started") if e["payload"].get("purpose") == "merge_in"]) == 2
+
+
+@pytest.mark.chaos
+def test_another_host_merges_when_the_first_is_gone(people: People) -> None:
+    """The worktree was on the disk of a worker that doesn't come back: it is made again from its bundles, and merged."""
+    project, task = started(people)
+    it = people.it
+    first = it.workers[0]
+    first.end(signal.SIGKILL)
+    other = Worker({**it.env, "BYRE_WORKSPACES": str(it.data / "other-disk")}, it.data / "worker-other.log")
+    it.workers[0] = other
+    other.start()
+    try:
+        until("the merge is asked for", lambda: people.merge(task).status == 202, seconds=90, pause=1)
+        merged = people.merged(task)
+        assert project.log() == ["Killed", "first"] and git(project.work, "rev-parse", "main") == merged["merge_commit"]
+    finally:
+        other.end()
+        it.workers[0] = first
+        first.start()
