@@ -87,7 +87,8 @@ def _uncommitted(rest: Rested, state: State | None) -> int:
     staged = state.staged or changes.EMPTY_TREE[len(rest.tree)]
     conflicts = {path for *_, path in state.conflicts}
     ahead = [file for file in changes.between(rest, head, staged) if file.path not in conflicts]
-    behind = [file for file in _plain(rest, staged) if file[1] not in conflicts]
+    unseen = conflicts.union(state.skipped)
+    behind = [file for file in _plain(rest, staged) if file[1] not in unseen]
     tracked = {file.path for file in ahead} | {path for letter, path in behind if letter != "A"}
     return len(conflicts) + len(tracked) + sum(letter == "A" for letter, _ in behind)
 

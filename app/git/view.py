@@ -154,6 +154,8 @@ class Views:
             if name in _KEYS:
                 if _KEYS[name].match(value):
                     values[name] = value
+                elif name == "core.repositoryformatversion":
+                    raise Invalid("the repository's format is one that is not supported", "repo_path")
             elif name.startswith("extensions.") and not _harmless(name, value):
                 raise Invalid(
                     f"the repository uses the extension {name.split('.', 1)[1][:40]}, which is not supported", "repo_path"

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
-from app.git import bundles, changes, diff, paths, projects, rebuild, worktrees
+from app.git import bundles, changes, diff, paths, projects, rebuild, resting, worktrees
 from app.git.repo import Worktree
 from app.git.snapshots import Taken
+from app.git.vault import Vault
+from app.store import keys
+from app.store.memory import MemoryStore
 from tests.git import lab as labs
 from tests.git import work
 from tests.git.lab import Lab, git, git_bytes
@@ -92,6 +95,12 @@ def check_rebuilt(lab: Lab, worktree: Worktree, branch: str, taken: Taken, base:
         place = Path(away) / "worktrees" / worktree.task
         again, notes = rebuild.rebuild(there, place, worktree.task, [rebuild.Part(manifest, file)])
         assert notes == []
+        vault = Vault(MemoryStore(), keys.task("acme", worktree.task), Path(away) / "scratch")
+        vault.add(1, manifest, file, start=1, host="here")
+        with resting.rested(there, worktree.task, branch, base, vault) as (rest, state):
+            assert resting.live(rest, base, base) == changes.live(worktree, base, base)
+            if not taken.looked.nested:
+                assert resting.unmerged(rest, state, base, base) == changes.unmerged(worktree, base, base)
         assert git(place, "fsck", "--strict", "--no-dangling") == ""
         work.clear_nested(worktree.path)
         before, after = seen_by_git(worktree.path), seen_by_git(place)
@@ -120,8 +129,20 @@ def examples(number: int) -> settings:
     )
 
 
-@pytest.mark.chaos
-@examples(12)
+ALL_KINDS: list[work.Step] = [
+    ("write", b"\xff\xfe", b"", b"latin \xe9\n"), ("symlink", b"link", b"a.txt", b""), ("chmod", b"README.md", b"", b""),
+    ("directory", b"a.txt", b"", b"x\n" * 50), ("git mv", b"old name.txt", b"neu \xc3\xbc.txt", b""), ("stage", b"\xff\xfe", b"", b""),
+    ("append", b"\xff\xfe", b"", b"more\n"), ("write", b"new\nline", b"", b"\x00\x01\x02binary\xff" * 20), ("nested", b"", b"", b""),
+    ("intend", b"new\nline", b"", b""), ("delete", b"crlf.txt", b"", b""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("ending", work.ENDINGS)
+def test_work_of_all_kinds_with_each_way_to_stop_in_the_middle(ending: str) -> None:
+    check(ALL_KINDS[:6], ALL_KINDS[6:], ending)
+
+
+@examples(4)
 @given(first=work.steps, second=work.steps, ending=work.endings)
 def test_random_work_is_seen_as_git_sees_it_and_rebuilt_elsewhere(
     first: list[work.Step], second: list[work.Step], ending: str
