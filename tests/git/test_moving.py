@@ -145,3 +145,30 @@ def test_a_living_holder_is_asked_to_leave_and_gives_all_it_has(it: Deployment, 
     assert (place / "both.txt").read_text() == "1a person's\n"
     assert not Path(task["worktree_path"]).exists()
     assert user.changed(task) == ["both.txt", "by-hand.txt", "one.txt"]
+
+
+def test_what_somebody_deletes_by_hand_comes_back(it: Deployment, tmp_path: Path) -> None:
+    _, work = repository(tmp_path / "repos")
+    user = board(it)
+    task = user.task(user.project(str(work)))
+    session = user.turn(task, "/run echo 1 > a.txt && git commit -qam one && echo 2 > b.txt")
+    place = Path(task["worktree_path"])
+    head, changes = git(place, "rev-parse", "HEAD"), user.get(f"/tasks/{task['id']}/changes")
+    shutil.rmtree(place)
+    assert user.get(f"/tasks/{task['id']}/changes") == changes
+    user.say(session, "/run cat a.txt b.txt > c.txt")
+    user.idle(session)
+    assert (place / "c.txt").read_text() == "1\n2\n" and git(place, "rev-parse", "HEAD") == head
+    until("no agent is kept", lambda: user.get(f"/sessions/{session['id']}")["state"] == "idle", seconds=30)
+    git(work, "update-ref", "-d", f"refs/heads/{task['branch']}")
+    user.say(session, "/run git log --format=%s | head -1 > d.txt")
+    user.idle(session)
+    user.say(session, "/say once more")
+    user.idle(session)
+    assert git(work, "rev-parse", task["branch"]) == head
+    assert (place / "c.txt").exists()
+    shutil.rmtree(work / ".git" / "worktrees" / task["id"])
+    assert "c.txt" in user.changed(task)
+    user.say(session, "/run git status --porcelain > e.txt")
+    user.idle(session)
+    assert "c.txt" in (place / "e.txt").read_text()

@@ -6,6 +6,7 @@ not do that, so each request here runs alone.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -44,7 +45,6 @@ class MotoServer:
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="moto", daemon=True)
         self._thread.start()
-        self._buckets = 0
         self._client = self.client()
 
     def client(self, **options: Any) -> Any:
@@ -53,8 +53,7 @@ class MotoServer:
 
     def bucket(self) -> str:
         """The name of a new, empty bucket."""
-        self._buckets += 1
-        name = f"bucket-{self._buckets}"
+        name = f"bucket-{secrets.token_hex(4)}"  # every server of a process has the same buckets
         self._client.create_bucket(Bucket=name)
         return name
 

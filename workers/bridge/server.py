@@ -46,7 +46,7 @@ class BridgeServer:
         self.path = self._folder / secrets.token_hex(4)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         self._socket.bind(str(self.path))
-        self._socket.listen(16)
+        self._socket.listen(4 * AT_ONCE)  # a connection with a deadline is refused, not queued, when this is full
         self._closed = False
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._connections: set[socket.socket] = set()
