@@ -3,7 +3,7 @@
 Rules: a session whose lease ran out is taken over like a claim, so its old holder is fenced first; then its open turn is settled, and a
 session that has cost `max_attempts` workers fails instead of taking the next one down; what can't be settled (it is frozen) is put
 aside for a while. What is taken over is renewed until it is settled: by a slow store that may take longer than a lease. In a new
-incarnation of Redis everything that is pending in the store is recovered. If the sweeping thread dies the worker stops.
+incarnation of Redis everything that is pending in the store is recovered, a few times over. If the sweeping thread dies the worker stops.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ from workers.lease import Lease, Renewer
 
 FORGET_MS = 24 * 3600 * 1000
 AT_ONCE = 100
+AGAIN_SECONDS, LAST_SECONDS = 30.0, 240.0
+"""After a loss of Redis the store is looked through again after this long, and then twice as long, up to the last: what was pending may
+have landed late, and whoever wrote it may be dead."""
 SHELF_MS = 10 * 60 * 1000
 """How long a session is left alone that can't be settled."""
 
@@ -56,6 +59,7 @@ class Sweep:
         self._writer, self._coord, self._worker, self._renewer = writer, coord, worker, renewer
         self._lease_ms, self._every, self._max_attempts, self._failed = lease_ms, every, max_attempts, failed
         self._inc = ""
+        self._gap = self._again = 0.0
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sweep", daemon=True)
 
@@ -83,9 +87,14 @@ class Sweep:
     def once(self) -> None:
         """One round. Raises Unavailable, StoreError."""
         inc = self._coord.incarnation()
+        now = time.monotonic()
         if inc != self._inc:
             self.recover_pending()
-            self._inc = inc
+            self._inc, self._gap, self._again = inc, AGAIN_SECONDS, now + AGAIN_SECONDS
+        elif self._gap <= LAST_SECONDS and now >= self._again:
+            self.recover_pending()
+            self._gap *= 2
+            self._again = now + self._gap
         for _ in range(AT_ONCE):
             claimed = self._coord.takeover(self._worker, self._lease_ms)
             if claimed is None:

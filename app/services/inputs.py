@@ -1,7 +1,9 @@
 """Taking a client's input into a session's log.
 
 Rules: an input is acknowledged when it is in a segment and its `pending/` object is there, so that it runs even if Redis forgets
-everything and no client asks again. The same key and body is the same event; the key is judged before the status.
+everything and no client asks again. For that the log must be warm once the object is there: a sweep that has looked for pending
+objects before, in an incarnation of Redis that has lost the log, doesn't look again. The same key and body is the same event; the
+key is judged before the status.
 """
 
 from __future__ import annotations
@@ -138,6 +140,11 @@ class Inputs:
             self._writer.log.store.put(key, orjson.dumps({"id": place.id}))
         except StoreError as e:
             raise Unavailable("the object store did not take the input; send it again with the same key") from e
+        self._warm(name)
+
+    def _warm(self, name: LogName) -> None:
+        """Sees to it that Redis knows the log. From here on a loss of it is one that the sweep looks for pending objects after."""
+        self._writer.log.view(name)
 
 
 def waiting(state: State, event_id: str) -> bool:

@@ -6,6 +6,8 @@ Each is a schedule in which one rule of the protocol is all that stands between 
   fence tells its writer that what it has archived is no part of the log any more.
 - `sleeper`: two processes archive from the same head. The one with more falls asleep before its PUT, the one with less lands, Redis
   loses the rest. What has landed is compacted and a day later deleted, so the key is free when the sleeper goes on and its PUT succeeds.
+- `loss_under_pending`: an input's pending object is on its way when Redis loses everything, and the sweep looks for what is pending
+  before it lands. Only whoever acknowledges the input can see that nobody will run it.
 - `lost_create`: a session is created, and the answer of the store is lost.
 
 Rules: as for every strike, it depends on the seed alone, and ends with the faults.
@@ -48,10 +50,14 @@ class Aims:
     def entering(self, process: Process, key: str, body: bytes) -> None:
         """A PUT of `process` is on its way."""
         aim = self._w.profile.aim
-        if not self._w.faulty or not self._left or aim == "lost_create" or not is_small(key) or is_fence(body):
+        if not self._w.faulty or not self._left:
             return
         part = self._d.part(process)
         if part is None:
+            return
+        if aim == "loss_under_pending" and "/pending/" in key:
+            self._loss_under_pending(key)
+        if aim not in ("loss_under_archive", "sleeper") or not is_small(key) or is_fence(body):
             return
         if aim == "loss_under_archive":
             self._loss_under_archive(part)
@@ -99,6 +105,16 @@ class Aims:
         self._lose()
         w.note("NEMESIS", "pause", part.process.name, "with a segment in flight")
         self._act(other, "recover")
+
+    def _loss_under_pending(self, key: str) -> None:
+        w = self._w
+        if w.objects.list(keys.pending_prefix(keys.parse_pending(key).tenant)):
+            return  # the session is found by another input
+        self._left -= 1
+        archived = 0.2 + w.rng.random() * 0.5
+        w.later(archived, self._lose, "loss")
+        w.note("NEMESIS", "a pending object is slow")
+        w.scheduler.sleep(archived + (1.5 + w.rng.random()) * w.profile.sweep)
 
     # The sleeper
 

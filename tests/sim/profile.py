@@ -10,7 +10,7 @@ import random
 
 from app.store.faults import Fault
 
-AIMS = ("loss_under_archive", "sleeper", "lost_create")
+AIMS = ("loss_under_archive", "sleeper", "lost_create", "loss_under_pending")
 STRIKES = (
     "crash",
     "crash_here",
@@ -79,8 +79,9 @@ def draw(rng: random.Random) -> Profile:
     faults = {f: rng.choice((0.01, 0.03, 0.1)) for f in WRITE_FAULTS if some() < 0.35}
     strikes = {s: rng.choice((1, 1, 3)) for s in STRIKES if some() < 0.45}
     crowd = some() < 0.02
-    aim = rng.choices(("", *AIMS), (58, 13, 24, 5))[0]
+    aim = rng.choices(("", *AIMS), (46, 13, 24, 5, 12))[0]
     busy = aim == "sleeper"
+    lonely = aim == "loss_under_pending"  # whoever else asks for something recovers the session by that
     return Profile(
         apis=rng.choice((2, 3)) if busy else rng.choice((1, 2, 2, 3)),
         workers=20 if crowd else rng.choice((1, 2, 2, 3)),
@@ -101,9 +102,9 @@ def draw(rng: random.Random) -> Profile:
         strikes=strikes,
         gap=rng.choice((25, 60, 150)),
         budget=rng.choice((0, 1, 2, 4, 8)) if strikes else 0,
-        senders=3 if busy else 1 if crowd else rng.choice((1, 2, 3)),
-        messages=3 if busy else rng.choice((1, 2, 3)),
-        controls=rng.choice((0, 1, 1, 2)),
+        senders=3 if busy else 1 if crowd or lonely else rng.choice((1, 2, 3)),
+        messages=3 if busy else 1 if lonely else rng.choice((1, 2, 3)),
+        controls=0 if lonely else rng.choice((0, 1, 1, 2)),
         readers=rng.choice((1, 2)),
         followers=rng.choice((0, 1)),
         think=0.05 if busy else rng.choice((0.05, 0.5, 2.0)),

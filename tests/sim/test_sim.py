@@ -11,7 +11,7 @@ import pytest
 
 from tests.sim.run import failures, play
 
-PARTS, EACH = 2, 250
+PARTS, EACH = 20, 250
 LONG_PARTS, LONG_EACH = 40, 500
 ROOT = Path(__file__).resolve().parents[2]
 
