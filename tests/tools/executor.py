@@ -34,6 +34,7 @@ ADD = {
         "additionalProperties": False,
     },
 }
+CALL = '/tool calc_add {"a": 1, "b": 2}'
 ANY = {"name": "any", "description": "takes anything", "input_schema": True}
 Document = dict[str, Any]
 
@@ -191,3 +192,9 @@ def bound(api: Client, executor: Executor, *tools: Document, binding: str = "cal
 def results(events: list[Document]) -> list[Document]:
     """The results of tool calls among events."""
     return [event["data"]["result"] for event in events if event["type"] == "tool.result"]
+
+
+def result_of(api: Client, session: str, cursor: str) -> Document:
+    """The result of the first call behind a cursor."""
+    result: dict[str, Any] = api.occurs(session, "tool.result", cursor)["data"]["result"]
+    return result
