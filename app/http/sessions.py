@@ -49,14 +49,14 @@ class Sessions:
     def events(self, call: Call) -> Document | None:
         """A page as JSON, or (Accept: text/event-stream) history and then whatever comes, with no gap between."""
         query = call.query()
-        after = query.get("after")
+        after, last = query.get("after"), call.header("Last-Event-ID")
         if not sse.wanted(call.req):
             return self._sessions.events(call.caller, call.id, after, query["limit"])
         if call.req.method == "HEAD":
             self._sessions.get(call.caller, call.id)
             sse.head(call.resp)
             return None
-        after = after or call.header("Last-Event-ID")
+        after = after or last
         self._followers.attach(
             call.resp,
             call.req.env,

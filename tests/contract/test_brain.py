@@ -1,7 +1,6 @@
 """Our own Brain document against the running server: no 5xx, no undocumented status, conforming bodies.
 
-That bad data is refused is held in tests/http; two things are taken that the document doesn't have: an empty `after` is as none, and a
-page of JSON doesn't look at `Last-Event-ID`.
+That bad data is refused is held in tests/http.
 """
 
 from __future__ import annotations

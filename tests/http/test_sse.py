@@ -334,3 +334,10 @@ def test_what_the_accept_header_asks_for(accept: str | None, stream: bool) -> No
 def test_unauthorized_is_what_tokens_raise() -> None:
     with pytest.raises(Unauthorized):
         FakeTokens().authenticate("nobody")
+
+
+def test_a_page_looks_at_the_header_of_a_reconnecting_client_too(tier: Tier) -> None:
+    answer = tier.call("GET", EVENTS, headers={"Last-Event-ID": "x" * 1025})
+    assert (answer.status_code, "Last-Event-ID" in answer.json["error"]["message"]) == (400, True)
+    assert tier.call("GET", EVENTS + "?after=").status_code == 200
+    assert tier.call("GET", "/sessions?after=").status_code == 200
