@@ -95,7 +95,7 @@ class Places:
         """
         found = self.here(project, task)
         if found:
-            self._mend(found, task)
+            self.mend(found, task)
             return found, []
         self._ask_to_leave(project, task)
         notes: list[str] = []
@@ -110,10 +110,13 @@ class Places:
                 return worktree, []
             self._keep_aside(worktree)
             worktrees.leave(worktree)
+        elif not worktree.git_dir.exists() and worktree.path.is_dir() and any(worktree.path.iterdir()):
+            notes.append(f"files without their git directory were put aside at {self._put_aside(worktree)}")
         if chain:
             with vault.files(resting.missing(opened.repo, chain)) as files:
                 parts = resting.parts(chain, files)
-                made, notes = rebuild.rebuild(opened.repo, worktree.path, task["id"], parts)
+                made, more = rebuild.rebuild(opened.repo, worktree.path, task["id"], parts)
+            notes += more
             (made.private / "saved").write_text(str(chain[-1]["seq"]))
         else:
             made = self._make_again(opened.repo, worktree, task)
@@ -121,6 +124,18 @@ class Places:
         self.requests.holds(task["tenant"], task["id"], self.host)
         logger.info("a task's worktree was made here", task=task["id"], notes=notes)
         return made, notes
+
+    def mend(self, worktree: Worktree, task: Document) -> None:
+        """Makes the task's branch again if somebody has deleted it under the worktree."""
+        ref = f"refs/heads/{task['branch']}"
+        if worktree.head() != (ref, None):
+            return
+        latest = self.vault(task).latest()
+        tip = latest["branch_tip"] if latest else None
+        if not tip or not worktree.repo.exists(tip):
+            tip = task["base_ref"]
+        worktree.repo.run("update-ref", ref, tip, "0" * len(tip))
+        logger.warning("a task's branch was gone and was made again", task=task["id"], commit=tip)
 
     @contextmanager
     def rested(self, project: Document, task: Document) -> Iterator[tuple[Rested, State | None]]:
@@ -190,24 +205,19 @@ class Places:
             logger.warning("what a left-over worktree holds could not be kept", task=worktree.task, why=error.message)
             raise Unavailable("a left-over worktree of the task is in the way") from error
 
+    def _put_aside(self, worktree: Worktree) -> Path:
+        """Moves files that may be work, but of which git knows nothing any more, to where nothing removes them."""
+        left = self.repositories.roots.workspaces / "left" / f"{worktree.task}-{self._clock.id()}"
+        left.parent.mkdir(exist_ok=True, mode=0o700)
+        worktree.path.rename(left)
+        return left
+
     def _make_again(self, repo: Repo, worktree: Worktree, task: Document) -> Worktree:
         """A worktree of a task of which no bundle was ever made."""
         if worktree.git_dir.exists():
             worktrees.leave(worktree)
         tip = repo.tip(f"refs/heads/{task['branch']}") or task["base_ref"]
         return worktrees.create(repo, worktree.path, task["id"], task["branch"], tip)
-
-    def _mend(self, worktree: Worktree, task: Document) -> None:
-        """Makes the task's branch again if somebody has deleted it under the worktree."""
-        ref = f"refs/heads/{task['branch']}"
-        if worktree.head() != (ref, None):
-            return
-        latest = self.vault(task).latest()
-        tip = latest["branch_tip"] if latest else None
-        if not tip or not worktree.repo.exists(tip):
-            tip = task["base_ref"]
-        worktree.repo.run("update-ref", ref, tip, "0" * len(tip))
-        logger.warning("a task's branch was gone and was made again", task=task["id"], commit=tip)
 
     def _access_for(self, project: Document) -> submodules.AccessFor:
         return lambda remote: self.repositories.access(project, remote)

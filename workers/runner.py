@@ -200,6 +200,8 @@ class Runner:
 
     def _turn(self, turns: TurnRunner, head: LogHead, lease: Lease, state: State, gen: int) -> str:
         failure: tuple[str, str] | None = None
+        if self._task and self._task.renew():
+            self._drop_host()
         if self._host is None or self._host.child.wait(0) is not None:
             self._drop_host()
             try:

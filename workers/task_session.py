@@ -70,19 +70,31 @@ class TaskSession:
         project = entities.get(name.tenant, keys.project(name.tenant, about["project_id"]), "project")
         self.project: Document = {**project, "tenant": name.tenant}
         self._open = contextlib.ExitStack()
-        self._released = places.released
+        self._places, self._released = places, places.released
         try:
             self._open.enter_context(places.used(self.task))
-            self._worktree, self.notes = places.enter(self.project, self.task)
-            self._settings = places.repositories.settings(self.project)
-            self._saver = places.saver(self._worktree, self.task, self._publish)
-            self._n, self._tree = self._latest()
-            snapshots.forget_after(self._worktree, self._n)
-            self._taken = time.monotonic()
+            self._enter()
             mirror.open()
         except BaseException:
             self._open.close()
             raise
+
+    def _enter(self) -> None:
+        self._worktree, self.notes = self._places.enter(self.project, self.task)
+        self._settings = self._places.repositories.settings(self.project)
+        self._saver = self._places.saver(self._worktree, self.task, self._publish)
+        self._n, self._tree = self._latest()
+        snapshots.forget_after(self._worktree, self._n)
+        self._taken = time.monotonic()
+
+    def renew(self) -> bool:
+        """Before a turn: makes the worktree again if it is no longer whole; True if so. Raises Invalid, Conflict, Unavailable, Corrupt."""
+        if worktrees.is_whole(self._worktree):
+            self._places.mend(self._worktree, self.task)
+            return False
+        logger.warning("a task's worktree is gone and is made again", task=self.task["id"])
+        self._enter()
+        return True
 
     @property
     def path(self) -> Path:

@@ -69,7 +69,7 @@ def seen(where: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("kind", ["directory", "url"])
+@pytest.mark.parametrize("kind", ["directory", pytest.param("url", marks=pytest.mark.chaos)])
 def test_another_host_makes_the_worktree_again_in_the_same_state(it: Deployment, tmp_path: Path, kind: str) -> None:
     origin, work = repository(tmp_path / "repos")
     user = board(it)
@@ -129,6 +129,7 @@ def test_a_worker_that_dies_with_its_disk_in_mid_turn_loses_what_came_after_the_
     assert (it.data / "elsewhere" / "tasks" / TENANT / task["id"] / "three.txt").exists()
 
 
+@pytest.mark.chaos
 def test_a_living_holder_is_asked_to_leave_and_gives_all_it_has(it: Deployment, tmp_path: Path) -> None:
     _, work = repository(tmp_path / "repos")
     user = board(it)
@@ -147,6 +148,7 @@ def test_a_living_holder_is_asked_to_leave_and_gives_all_it_has(it: Deployment, 
     assert user.changed(task) == ["both.txt", "by-hand.txt", "one.txt"]
 
 
+@pytest.mark.chaos
 def test_what_somebody_deletes_by_hand_comes_back(it: Deployment, tmp_path: Path) -> None:
     _, work = repository(tmp_path / "repos")
     user = board(it)
