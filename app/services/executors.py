@@ -136,7 +136,7 @@ class Connection:
         if self._first:
             self._first = False
             return [{"type": "ready", "connection": self.id}]
-        if self._wake.wait(min(timeout, ASK_SECONDS)):
+        if not self._over and self._wake.wait(min(timeout, ASK_SECONDS)):
             self._wake.clear()
         if self._over:
             raise EOFError
