@@ -19,7 +19,7 @@ from app.services.turns import Turns
 from app.services.writer import Clock
 from app.store import keys
 from app.store.contract import PreconditionFailed, Store
-from app.store.puts import create_json, read_json
+from app.store.puts import create_json
 
 MOST = 50
 CLAIM_SECONDS = 20.0
@@ -105,14 +105,8 @@ class Answers:
         claim = doc.get("claim")
         if claim is None or claim["submission"] == submission or doc["state"] != "open":
             return
-        key = keys.submission(tenant, claim["submission"])
-        if self._clock.now() - claim["at"] > CLAIM_SECONDS:
-            try:
-                create_json(self._store, key, {"given": False})
-                return
-            except PreconditionFailed:
-                if not read_json(self._store, key)[0]["given"]:
-                    return
+        if self._clock.now() - claim["at"] > CLAIM_SECONDS and self._inbox.break_claim(tenant, doc) is None:
+            return
         raise Conflict("the item is being answered by another")
 
     def _free(self, tenant: str, item: str, submission: str) -> None:

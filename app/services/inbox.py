@@ -22,8 +22,8 @@ from app.services.tasks import happening
 from app.services.workspace_log import Happening
 from app.services.writer import Clock
 from app.store import keys
-from app.store.contract import Absent, Store, StoreError
-from app.store.puts import read_json
+from app.store.contract import Absent, PreconditionFailed, Store, StoreError
+from app.store.puts import create_json, read_json
 
 FIELDS = (
     "id",
@@ -132,12 +132,25 @@ class Inbox:
         def settle(doc: Document) -> Settled | None:
             if doc["state"] != "open":
                 return None
+            given = self.break_claim(tenant, doc) if "claim" in doc else None
+            if given:
+                return answered(doc, given[doc["id"]])
             happened = _happened(doc, "inbox.superseded", now, actor, {"item_id": doc["id"], "reason": reason})
             new = {**_free(doc), "state": rules.step("open", "supersede"), "resolved_by": actor, "resolved_at": now}
             return new, [happened]
 
         for item in items:
             self.change(tenant, item["id"], settle)
+
+    def break_claim(self, tenant: str, doc: Document) -> Document | None:
+        """Makes sure that the answers which have claimed an item never count, unless they do already: then the responses, by item."""
+        key = keys.submission(tenant, doc["claim"]["submission"])
+        try:
+            create_json(self._store, key, {"given": False})
+            return None
+        except PreconditionFailed:
+            submission, _ = read_json(self._store, key)
+        return dict(submission["responses"]) if submission["given"] else None
 
     def _many(self, tenant: str, ids: Iterable[str]) -> Documents:
         wanted = list(ids)
