@@ -19,6 +19,14 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 10001 byre \
     && install -d -o byre -g byre /var/lib/byre
+# Agent programs for workers, from npm: --build-arg NPM_AGENTS='@anthropic-ai/claude-code@VERSION'. None: the harness `script` only.
+ARG NPM_AGENTS=""
+RUN if [ -n "$NPM_AGENTS" ]; then \
+        apt-get update \
+        && apt-get install -y --no-install-recommends nodejs npm \
+        && npm install --global --no-audit --no-fund $NPM_AGENTS \
+        && rm -rf /var/lib/apt/lists/* /root/.npm; \
+    fi
 COPY --from=build /opt/venv /opt/venv
 COPY --from=build /srv/byre /srv/byre
 ENV PATH=/opt/venv/bin:$PATH \
