@@ -193,9 +193,7 @@ class Tasks:
     def _work(self, tenant: str, task: Document, kind: str, query: Document, seconds: float = WORK_SECONDS) -> Any:
         project = self._projects.record(tenant, task["project_id"])
         host = self._requests.holder(tenant, task["id"])
-        return self._requests.ask(
-            kind, {"tenant": tenant, "project": project, "task": task, "query": query}, seconds, host
-        )
+        return self._requests.ask(kind, {"tenant": tenant, "project": project, "task": task, "query": query}, seconds, host)
 
 
 def shown(doc: Document) -> Document:
