@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,8 +36,17 @@ class MotoServer:
         app = DomainDispatcherApplication(create_backend_app)
         alone = threading.Lock()
         self.requests = 0
+        self.busy = False
+        """Whether every request is answered with SlowDown."""
+        self.delay = 0.0
+        """Seconds that every request takes longer."""
 
         def one_at_a_time(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+            if self.busy:
+                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+                start_response("503 Slow Down", [("Content-Type", "application/xml")])
+                return [b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"]
+            time.sleep(self.delay)
             with alone:
                 self.requests += 1
                 return [b"".join(app(environ, start_response))]
