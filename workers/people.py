@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import structlog
 from app.coord.coord import Coord
 from app.coord.owed import Owed
 from app.coord.requests import Requests
+from app.core import inbox as rules
 from app.core.cursor import Position
 from app.core.errors import ByreError, Unavailable
 from app.log.log import Log
@@ -30,7 +32,7 @@ from workers.byre_tools import ByreTools
 from workers.delivery import Deliveries
 from workers.ending import Endings, limit_id
 from workers.follow import Follower, Followups
-from workers.harness.base import Image
+from workers.harness.base import Image, ToolCall
 from workers.landing import Landing
 from workers.merging import Merger
 from workers.mirror import Mirror
@@ -48,6 +50,8 @@ class People(Protocol):
     """What the runner of a session in a task's worktree needs of it."""
 
     def images(self, tenant: str, ids: Sequence[str]) -> tuple[Image, ...]: ...
+
+    def asked(self, name: LogName, task: str, call: ToolCall) -> None: ...
 
     def limited(self, name: LogName, task: str, turn: str, data: Document) -> None: ...
 
@@ -124,6 +128,18 @@ class PeopleHalf:
                 continue
             found.append(Image(image.media_type, image.body))
         return tuple(found)
+
+    def asked(self, name: LogName, task: str, call: ToolCall) -> None:
+        """The agent calls a tool of its own program: if that is a question, people get it, and the answer is the next message."""
+        assert name.session
+        payloads = rules.own_questions(call.name, call.arguments)
+        try:
+            for n, payload in enumerate(payloads):
+                record = self._entities.get(name.tenant, keys.task_session(name.tenant, task, name.session), "session")
+                item = hashlib.sha256(f"{name.session} {call.id} {n}".encode()).hexdigest()[:32]
+                self._inbox.create(name.tenant, record, "question", payload, item, blocking=True)
+        except ByreError as error:
+            logger.warning("a question of an agent didn't become an inbox item", session=name.session, why=error.message)
 
     def limited(self, name: LogName, task: str, turn: str, data: Document) -> None:
         """A vendor's limit parks a turn: people are told, and need do nothing. Raises Unavailable."""

@@ -28,7 +28,7 @@ from app.store import keys
 from app.store.keys import LogName
 from workers import setup
 from workers.bridge.outputs import BridgeCall, BridgeResult
-from workers.harness.base import Image, ToolResult
+from workers.harness.base import Image, ToolCall, ToolResult
 from workers.lease import Lease
 from workers.mailbox import Anything
 from workers.mirror import Mirror
@@ -153,6 +153,9 @@ class TaskSession:
     def wrote(self, outputs: Sequence[Anything]) -> None:
         """Outputs are in the session's log."""
         self._mirror.catch_up()
+        for output in outputs:
+            if isinstance(output, ToolCall):
+                self._people.asked(self._name, self.task["id"], output)
         self._asked |= {o.id for o in outputs if isinstance(o, BridgeCall) and o.name == "ask_human"}
         ended = [o.id for o in outputs if isinstance(o, ToolResult | BridgeResult)]
         if ended:

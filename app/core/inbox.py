@@ -118,6 +118,25 @@ def question(arguments: Mapping[str, Any]) -> Document:
     }
 
 
+def own_questions(tool: str, arguments: Any) -> list[Document]:
+    """The payloads of what an agent asks with a question tool of its own program; empty for any other tool, or one we can't read.
+
+    Known: `AskUserQuestion`, with `questions` of `question`, `options` (`label`, `description`) and `multiSelect`.
+    """
+    if tool != "AskUserQuestion" or not isinstance(arguments, Mapping) or not isinstance(arguments.get("questions"), list):
+        return []
+    found: list[Document] = []
+    for asked in arguments["questions"][:MOST_OPTIONS]:
+        try:
+            box = "[ ]" if asked.get("multiSelect") else "( )"
+            texts = [": ".join(filter(None, (o["label"], o.get("description")))) for o in asked.get("options", [])]
+            context = "\n".join(f"- {box} {' '.join(text.split())}" for text in texts)
+            found.append(question({"question": asked["question"], "context": context, "why_blocked": "the agent asks"}))
+        except (Invalid, KeyError, TypeError, AttributeError):
+            return []
+    return found
+
+
 def check_response(item: Mapping[str, Any], given: Mapping[str, Any], field: str) -> None:
     """Whether `given` can answer `item`. Raises Invalid, naming what of `field` is wrong; Conflict if the item is settled."""
     kind, text, options = given["type"], given.get("text", ""), given.get("options", [])
