@@ -12,10 +12,11 @@ import sys
 from pathlib import Path
 
 from app import wiring
-from app.core.errors import ByreError, Invalid
+from app.core.errors import ByreError, Invalid, Missing
+from app.services import task_sizes
 from app.services.project_settings import LONGEST, App, SettingsOfProjects
 from app.settings import Settings
-from app.store.contract import StoreError
+from app.store.contract import Store, StoreError
 
 
 def run(settings: Settings, arguments: argparse.Namespace) -> int:
@@ -25,6 +26,8 @@ def run(settings: Settings, arguments: argparse.Namespace) -> int:
         projects = wiring.project_settings_of(settings, store)
         actions = {"credentials": _credentials, "setup": _setup, "pull-requests": _pull_requests, "show": _show}
         actions[arguments.action](projects, arguments)
+        if arguments.action == "show":
+            _show_tasks(store, arguments)
     except (ByreError, StoreError, OSError, ValueError) as error:
         print(f"byre: {error}", file=sys.stderr)
         return 1
@@ -84,3 +87,15 @@ def _show(projects: SettingsOfProjects, arguments: argparse.Namespace) -> None:
     print(f"set-up       {found.setup or 'none'}" + (f" (at most {found.seconds} s)" if found.setup else ""))
     print(f"merging      {'by pull requests' if found.pull_requests else 'by byre'}")
     print(f"environment  {' '.join(sorted(found.environment)) or 'none'}")
+
+
+def _show_tasks(store: Store, arguments: argparse.Namespace) -> None:
+    try:
+        tasks = task_sizes.of_project(store, arguments.tenant, arguments.name)
+    except Missing:
+        print("tasks        none: there is no such project yet")
+        return
+    row = "{:<32}  {:<9}  {:>12}  {:>12}  {}".format
+    print(row("TASK", "STATUS", "WORKTREE", "IN STORE", "TITLE"))
+    for each in tasks:
+        print(row(each.task, each.status, "-" if each.worktree is None else each.worktree, each.bundles, each.title))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from tests.git.board import Board, repository
 from tests.git.lab import git, sh
 from tests.support.client import until
 from tests.support.deployment import TENANT, Deployment, deployment
+from tests.support.dev import BYRE
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,7 @@ def it(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Deployment, B
 def test_a_worktree_at_rest_leaves_and_comes_back_and_one_with_a_nested_repository_stays(
     it: tuple[Deployment, Board, Path],
 ) -> None:
-    _, user, work = it
+    deployment_, user, work = it
     project = user.project(str(work))
     nested, task = user.task(project, "Nested"), user.task(project)
     user.turn(nested, "/run git init -q inner && cd inner && git -c user.name=a -c user.email=a@b commit -q --allow-empty -m x")
@@ -41,6 +43,11 @@ def test_a_worktree_at_rest_leaves_and_comes_back_and_one_with_a_nested_reposito
     place = Path(task["worktree_path"])
     until("the worktree has left", lambda: not place.exists(), seconds=60)
     assert (Path(nested["worktree_path"]) / "inner" / ".git").is_dir()
+    shown = subprocess.run(
+        [*BYRE, "project", "show", "p", "--tenant", TENANT], env=deployment_.env, capture_output=True, text=True, check=True
+    )
+    lines = [line.split() for line in shown.stdout.splitlines() if line.startswith(task["id"])]
+    assert lines[0][1] == "active" and int(lines[0][2]) > 4096 and int(lines[0][3]) > 100, shown
     changes = user.get(f"/tasks/{task['id']}/changes")
     assert [file["path"] for file in changes["files"]] == ["one.txt", "two.txt"]
     found = user.get(f"/tasks/{task['id']}/unmerged")
