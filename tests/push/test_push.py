@@ -22,6 +22,7 @@ from app.store import keys
 from app.store.puts import read_json
 from tests.support.client import until
 from tests.support.deployment import TENANT, Api, Deployment, deployment
+from tests.support.people import People, ask
 from tests.support.push_service import Browser, PushService, push_service
 from tests.tools.loopback import Peer
 
@@ -110,6 +111,19 @@ def test_a_blocking_question_reaches_every_device_of_who_wants_it(house: House) 
         assert (got.key, got.claims["sub"]) == (key, "mailto:ops@byre.example")
     assert house.service.of(silent) == []
     assert not house.service.refused
+
+
+def test_an_agent_asks_and_its_people_are_told(house: House) -> None:
+    _, token = house.user()
+    browser = house.device(token)
+    people = People(house.it)
+    task = people.project().task("Old tests")
+    session = people.work(task, ask("May I delete them?", blocking=True, why_blocked="they fail"))
+    (item,) = people.inbox(task, "question")
+    until("the browser is told", lambda: house.service.of(browser))
+    (got,) = house.service.of(browser)
+    assert (got.message["item_id"], got.message["title"]) == (item["id"], "Blocked: Old tests")
+    assert item["agent_session_id"] == session
 
 
 def test_preferences_decide_and_the_ledger_says_so(house: House) -> None:
