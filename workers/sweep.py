@@ -143,9 +143,9 @@ class Sweep:
 
     def _recover_session(self, name: LogName, found: list[str]) -> None:
         try:
-            state = self._writer.log.view(name).state
+            view = self._writer.log.view(name)
             # what Redis says was consumed is still needed until a segment says so, too
-            if not self._writer.log.archive(name):
+            if not self._writer.log.archive(name, gen=view.gen):
                 return
         except Unavailable:
             raise
@@ -158,7 +158,7 @@ class Sweep:
                 event_id = orjson.loads(self._writer.log.store.get(key).body)["id"]
             except Absent:
                 continue
-            if not waiting(state, event_id):
+            if not waiting(view.state, event_id):
                 drop_pending(self._writer, name, place.gen, place.offset)
 
     def settle(self, claimed: Claimed) -> None:

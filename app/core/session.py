@@ -129,11 +129,18 @@ class State:
         if self.queue:
             out["queue"] = [[q.id, q.gen, q.offset] for q in self.queue]
         if self.turn:
-            turn = dataclasses.asdict(self.turn)
-            turn["inputs"] = [[q.id, q.gen, q.offset] for q in self.turn.inputs]
-            out["turn"] = turn
+            t = self.turn
+            out["turn"] = {
+                "id": t.id,
+                "epoch": t.epoch,
+                "inputs": [[q.id, q.gen, q.offset] for q in t.inputs],
+                "gen": t.gen,
+                "since": t.since,
+                "interrupting": t.interrupting,
+            }
         if self.checkpoint:
-            out["checkpoint"] = dataclasses.asdict(self.checkpoint)
+            c = self.checkpoint
+            out["checkpoint"] = {"id": c.id, "gen": c.gen, "offset": c.offset, "time": c.time}
         if self.not_before:
             out["not_before"] = self.not_before
         if self.usage:

@@ -56,10 +56,11 @@ class Archiver:
     heads: HeadCache
     pace: Pace = REAL
 
-    def archive(self, log: LogName, until: Place | None = None) -> bool:
+    def archive(self, log: LogName, until: Place | None = None, gen: int | None = None) -> bool:
         """Copies the tail into segments until all of it, or the event `until`, is there.
 
-        False: `until` is not in the log (any more), append it again with the same id. Raises Unavailable if the store or Redis can't
+        False: `until` is not in the log (any more), append it again with the same id; or the log is cold, or not in generation `gen`
+        (any more), so what was seen in it may be lost. Raises Unavailable if the store or Redis can't
         settle it in bounded time.
         """
         for _ in range(ROUNDS):
@@ -71,6 +72,8 @@ class Archiver:
                     return True
                 self.recovery.recover(log)
                 return self.has(log, until)
+            if gen is not None and tail.gen != gen:
+                return False
             if until and (tail.gen != until.gen or until.offset < tail.arch):
                 return self.has(log, until, tail.gen)
             done = self.once(log, tail, until)

@@ -141,9 +141,9 @@ class Log:
                 self.pace.sleep(0.1 * 2**attempt * (1 + self.pace.random()))
         raise AssertionError("unreachable")
 
-    def archive(self, log: LogName, until: Place | None = None) -> bool:
+    def archive(self, log: LogName, until: Place | None = None, gen: int | None = None) -> bool:
         """`Archiver.archive`."""
-        return self.archiver.archive(log, until)
+        return self.archiver.archive(log, until, gen)
 
     # Reading
 

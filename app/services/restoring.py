@@ -62,7 +62,7 @@ class Restoring:
         self._log.head(name)
         view = self._log.view(name)
         for _ in range(TRIES):
-            if self._log.archive(name):
+            if self._log.archive(name, gen=view.gen):
                 break
             view = self._log.view(name)
         else:
@@ -111,7 +111,7 @@ class Restoring:
             decision = rules.restore(view.state)
             if isinstance(decision, Refused):
                 raise Conflict(decision.why)
-            if not self._log.archive(name):
+            if not self._log.archive(name, gen=view.gen):
                 continue
             target = self._find(name, view, checkpoint)
             assert isinstance(target.offset, int)

@@ -109,7 +109,7 @@ class Writer:
             if known is None:
                 if not drafts:
                     # that there is nothing to do is an answer, too: what it rests on must be in a segment
-                    if self.log.archive(name):
+                    if self.log.archive(name, gen=view.gen):
                         return None
                     if holder:
                         raise Fenced("the log was recovered")

@@ -106,8 +106,8 @@ def harness_too_early(run: Run) -> AbstractContextManager[None]:
     early: set[Any] = set()
     archive, begin = app.log.log.Log.archive, workers.turn.TurnRunner.begin
 
-    def quick(self: Any, *args: Any) -> bool:
-        return run.world.scheduler.current in early or archive(self, *args)
+    def quick(self: Any, *args: Any, **how: Any) -> bool:
+        return run.world.scheduler.current in early or archive(self, *args, **how)
 
     def hasty(self: Any, *args: Any) -> Any:
         early.add(run.world.scheduler.current)

@@ -78,8 +78,8 @@ def draw(rng: random.Random) -> Profile:
     some = rng.random
     faults = {f: rng.choice((0.01, 0.03, 0.1)) for f in WRITE_FAULTS if some() < 0.35}
     strikes = {s: rng.choice((1, 1, 3)) for s in STRIKES if some() < 0.45}
-    crowd = some() < 0.02
-    aim = rng.choices(("", *AIMS), (46, 13, 24, 5, 12))[0]
+    crowd = some() < 0.01
+    aim = rng.choices(("", *AIMS), (50, 12, 22, 6, 10))[0]
     busy = aim == "sleeper"
     lonely = aim == "loss_under_pending"  # whoever else asks for something recovers the session by that
     return Profile(
@@ -103,7 +103,7 @@ def draw(rng: random.Random) -> Profile:
         gap=rng.choice((25, 60, 150)),
         budget=rng.choice((0, 1, 2, 4, 8)) if strikes else 0,
         senders=3 if busy else 1 if crowd or lonely else rng.choice((1, 2, 3)),
-        messages=3 if busy else 1 if lonely else rng.choice((1, 2, 3)),
+        messages=2 if busy else 1 if lonely else rng.choice((1, 2, 3)),
         controls=0 if lonely else rng.choice((0, 1, 1, 2)),
         readers=rng.choice((1, 2)),
         followers=rng.choice((0, 1)),

@@ -132,7 +132,7 @@ class Run:
         self.phase = "settling"
         self.nemesis.heal()
         w.scheduler.sleep(2 * self.profile.lease + 2 * self.profile.sweep)
-        if self._tail_of_a_dead_request():
+        if self._tail_of_a_dead_request() or self._unacknowledged():
             self._ask("flush", lambda api: api.sessions.flush(PRINCIPAL, self.clients.id))
         if not self._wait(self._settled, SETTLE_SECONDS):
             return w.violate(f"wedged: {self._where()}")
@@ -162,6 +162,12 @@ class Run:
         """An event that an API process appended and didn't live to archive: nobody waits for it, and the next archive takes it along."""
         live = self.deployment.server.look(self.clients.name.text)
         return live is not None and live.arch < live.next and not live.worker
+
+    def _unacknowledged(self) -> bool:
+        """An input that was never acknowledged, of a session that Redis has forgotten: nothing is promised until somebody asks for it."""
+        waits = waiting(self.clients.truth.state)
+        cold = self.deployment.server.look(self.clients.name.text) is None
+        return cold and bool(waits) and not waits & self.oracle.acked.keys()
 
     def _where(self) -> str:
         truth = self.clients.truth
