@@ -37,6 +37,10 @@ POLL_SECONDS = 1.0
 AGAIN_MS = 30_000
 """A task that a worker has taken and says nothing more of is looked at by another after this time."""
 ROUNDS = 20
+LONGEST_MS = 300_000
+MOST_FAILURES = 8
+CLOSE_SECONDS = 8.0
+"""For what is being done when the worker ends. A push that takes longer is cut off, and found out about by the next worker."""
 Document = dict[str, Any]
 
 logger = structlog.get_logger(__name__)
@@ -133,6 +137,9 @@ class Followups:
         self._running: dict[tuple[str, str], bool] = {}
         """Tasks that are being looked at; True if they are to be looked at once more."""
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._busy = 0
+        self._failures: dict[tuple[str, str], int] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="follow", daemon=True)
 
@@ -141,10 +148,13 @@ class Followups:
         self._thread.start()
 
     def close(self) -> None:
-        """Ends it, and waits for what is being done."""
-        self._closed.set()
+        """Ends it, and waits a while for what is being done: whoever comes next goes on with what isn't."""
+        with self._lock:
+            self._closed.set()
         self._thread.join(5)
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._idle:
+            self._idle.wait_for(lambda: not self._busy, CLOSE_SECONDS)
 
     def poke(self, tenant: str, task: str) -> None:
         """Has the task looked at now."""
@@ -155,7 +165,7 @@ class Followups:
                 self._running[(tenant, task)] = True
                 return
             self._running[(tenant, task)] = False
-        self._pool.submit(self._look, tenant, task)
+            self._pool.submit(self._look, tenant, task)
 
     def handle(self, body: Document) -> None:
         """Serves the request `task.follow`."""
@@ -195,18 +205,26 @@ class Followups:
             after = page[-1]
 
     def _look(self, tenant: str, task: str) -> None:
-        delay: int | None = LOOK_MS
+        with self._lock:
+            self._busy += 1
+            failed = self._failures.pop((tenant, task), 0)
+        # what fails again and again is asked for less and less often
+        delay: int | None = min(LOOK_MS * 2**failed, LONGEST_MS)
         try:
             delay = self._follower.look(tenant, task)
         except (Unavailable, Conflict) as error:
             logger.info("a task is looked at again", task=task, why=error.message)
         except ByreError as error:
+            self._failures[(tenant, task)] = min(failed + 1, MOST_FAILURES)
             logger.warning("what is owed to a task can't be done", task=task, why=error.message)
         except Exception:
+            self._failures[(tenant, task)] = min(failed + 1, MOST_FAILURES)
             logger.exception("a look at a task failed", task=task)
         finally:
-            with self._lock:
+            with self._idle:
                 again = self._running.pop((tenant, task), False)
+                self._busy -= 1
+                self._idle.notify_all()
         try:
             if delay is not None:
                 self._owed.again(tenant, task, delay)

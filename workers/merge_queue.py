@@ -29,7 +29,13 @@ class MergeQueue:
 
         key = keys.merge_queue(tenant, task["project_id"])
         places = self._entities.ensure(tenant, key, {"places": []}, joined)["places"]
-        return not any(self._merges(tenant, *other) for other in places[: places.index(place)])
+        before = places[: places.index(place)]
+        gone = [other for other in before if not self._merges(tenant, *other)]
+        if gone:
+            self._entities.change(
+                tenant, key, lambda doc: ({**doc, "places": [each for each in doc["places"] if each not in gone]}, ())
+            )
+        return len(gone) == len(before)
 
     def _merges(self, tenant: str, task: str, merge: str) -> bool:
         try:
