@@ -43,7 +43,7 @@ dev: setup ## run everything on this machine: API, worker, Redis, object store
 	@exec $(BIN)/byre dev $(ARGS)
 
 test: $(VENV)/.installed-dev ## run the tests, but for the long ones
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not chaos and not bench and not agents" $(ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not chaos and not bench and not agents" $(ARGS)
 
 lint: $(VENV)/.installed-dev ## style, types and the direction of imports
 	$(BIN)/ruff check .

@@ -72,10 +72,3 @@ def _or_none(name: str) -> str | None:
         return command(name)
     except (NotHere, NotInstalled):
         return None  # the tests that need it say why they are skipped
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of this folder in one process: each would start a stack of its own."""
-    for item in items:
-        if item.path.parent.name == "agents":
-            item.add_marker(pytest.mark.xdist_group("agents"))
