@@ -16,7 +16,7 @@ import orjson
 from app.coord.coord import Key
 from app.core import input as rules
 from app.core.cursor import Position
-from app.core.errors import Conflict, Invalid, Overloaded, Unavailable, Unsupported
+from app.core.errors import Conflict, Invalid, Missing, Overloaded, Unavailable, Unsupported
 from app.core.input import Accepted, Nothing, Refused
 from app.core.session import State
 from app.log import events
@@ -121,7 +121,10 @@ class Inputs:
         if done.body != digest:
             raise Conflict("this key came with another body before")
         position = Position(done.place.gen, done.place.offset)
-        raw = self._writer.log.at(name, position)
+        try:
+            raw = self._writer.log.at(name, position)
+        except Missing:
+            raise Unavailable("a restore has just dropped the input; send it again with the same key") from None
         if self._needed(name, done.place):
             self._put_pending(name, done.place)
         return events.shown(name.session or "", position, raw)

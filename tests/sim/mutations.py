@@ -21,7 +21,7 @@ import app.log.recover
 import app.log.rewind
 import app.store.puts
 import workers.turn
-from app.coord.fake import FakeCoord
+from app.coord.fake_server import FakeServer
 from app.services.writer import NEVER
 from app.store.contract import Absent, PreconditionFailed, StoreError
 from tests.sim.redis import Server
@@ -99,7 +99,7 @@ def delete_without_boundary(_: Run) -> AbstractContextManager[None]:
 
 
 def no_incarnation(_: Run) -> AbstractContextManager[None]:
-    return replaced([(FakeCoord, "incarnation", lambda _: "same")])
+    return replaced([(FakeServer, "incarnation", lambda _: "same")])
 
 
 def harness_too_early(run: Run) -> AbstractContextManager[None]:
