@@ -38,6 +38,10 @@ Document = dict[str, Any]
 logger = structlog.get_logger(__name__)
 
 
+class Elsewhere(Unavailable):
+    """A living host has the task's worktree and can't leave it: that host must do what is to be done."""
+
+
 class Places:
     """The worktrees of one worker. `pool` saves in the background."""
 
@@ -182,10 +186,17 @@ class Places:
         trash.Trash(self.repositories.store).delete(keys.task(task["tenant"], task["id"], "size.json"))
 
     def _ask_to_leave(self, project: Document, task: Document) -> None:
+        """Asks the holder; after Redis has lost who that is, the host that has saved last. Raises Elsewhere if it doesn't leave."""
         holder = self.requests.holder(task["tenant"], task["id"])
+        if not holder:
+            latest = self.vault(task).latest()
+            holder = latest["host"] if latest and self.requests.lives(latest["host"]) else ""
         if holder and holder != self.host:
             body = {"tenant": task["tenant"], "project": project, "task": task}
-            self.requests.ask("task.leave", body, LEAVE_SECONDS, holder)
+            try:
+                self.requests.ask("task.leave", body, LEAVE_SECONDS, holder)
+            except ByreError as error:
+                raise Elsewhere(f"the task's worktree is on another host: {error.message}") from error
 
     def _is_stale(self, worktree: Worktree, latest: Manifest | None) -> bool:
         """Whether another host has gone on from where this worktree is."""

@@ -33,6 +33,7 @@ from workers.host import Host
 from workers.lease import Lease, Renewer
 from workers.lives import StillAlive
 from workers.mailbox import Mailbox
+from workers.places import Elsewhere
 from workers.process import Guardian, GuardianLost, SpawnFailed
 from workers.protocol_errors import ProtocolErrors
 from workers.task_session import TaskSession
@@ -42,6 +43,8 @@ from workers.workspace import Workspaces
 
 GROUP_SECONDS = 0.1
 """How long a session waits before it asks again for a worktree that another one of its task is in."""
+ELSEWHERE_SECONDS = 1.0
+"""How long a session is kept from the queue after its worktree was found on another host, which can't leave it."""
 SLOT_SECONDS = 0.25
 """How often a warm session asks again for a slot under the caps."""
 
@@ -159,7 +162,14 @@ class Runner:
         self._tools = SessionTools(
             self._t.kit, self.name, head, self._mailbox, lambda: heads.load(log.store, self.name, log.pace)
         )
-        self._task = self._t.task_session(self.name, head) if head.doc.get("task") else None
+        try:
+            self._task = self._t.task_session(self.name, head) if head.doc.get("task") else None
+        except Elsewhere as error:
+            self._log.info("left to the host that has the worktree", why=error.message)
+            time.sleep(ELSEWHERE_SECONDS)
+            self._release(lease, force=True)
+            time.sleep(ELSEWHERE_SECONDS)  # this worker had it last, and would be offered it first
+            return
         turns = TurnRunner(
             self._t.writer,
             self.name,

@@ -120,6 +120,13 @@ class Requests:
             raise Unavailable("Redis can't be reached") from error
         return ""
 
+    def lives(self, host: str) -> bool:
+        """Whether a worker of `host` has said lately that it lives."""
+        try:
+            return bool(self._redis.exists(f"{self._prefix}:host:{host}"))
+        except redis.RedisError as error:
+            raise Unavailable("Redis can't be reached") from error
+
     def gone(self, tenant: str, task: str) -> None:
         """The worktree of `task` is nowhere."""
         try:

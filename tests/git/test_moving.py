@@ -149,6 +149,24 @@ def test_a_living_holder_is_asked_to_leave_and_gives_all_it_has(it: Deployment, 
 
 
 @pytest.mark.chaos
+def test_a_turn_waits_for_the_host_whose_worktree_can_t_leave(it: Deployment, tmp_path: Path) -> None:
+    _, work = repository(tmp_path / "repos")
+    user = board(it)
+    project = user.project(str(work))
+    task, blocker = user.task(project), user.task(project, "Blocks the only slot")
+    session = user.turn(
+        task, "/run git init -q inner && git -C inner -c user.name=a -c user.email=a@b commit -qm x --allow-empty"
+    )
+    busy = user.session(blocker, "/sleep 8")
+    until("it runs", lambda: user.get(f"/sessions/{busy['id']}")["state"] == "running", seconds=60)
+    other_worker(it, it.data / "elsewhere")
+    user.say(session, "/run echo 1 > one.txt")
+    user.idle(session)
+    assert (Path(task["worktree_path"]) / "one.txt").exists() and (Path(task["worktree_path"]) / "inner" / ".git").exists()
+    assert not (it.data / "elsewhere" / "tasks" / TENANT / task["id"]).exists()
+
+
+@pytest.mark.chaos
 def test_what_somebody_deletes_by_hand_comes_back(it: Deployment, tmp_path: Path) -> None:
     _, work = repository(tmp_path / "repos")
     user = board(it)
