@@ -33,7 +33,8 @@ def test_whatever_the_document_allows_and_what_it_does_not(stack: Stack, tmp_pat
     argv = [sys.executable, "-m", "schemathesis.cli", "run", f"{stack.info['url']}/openapi/brain.json"]
     argv += ["-H", f"Authorization: Bearer {stack.info['management_token']}", "--checks", ",".join(CHECKS)]
     argv += ["--phases", "examples,coverage,fuzzing,stateful", "--mode", "all", "--max-examples", "8", "--seed", "1"]
-    argv += ["--request-timeout", "20", "--workers", "2", "--warnings", "off", "--no-color"]
+    # more threads than one run into a fault of Python 3.11's ast module
+    argv += ["--request-timeout", "20", "--workers", "1", "--warnings", "off", "--no-color"]
     argv += [part for name in STREAMS for part in ("--exclude-operation-id", name)]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

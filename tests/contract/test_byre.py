@@ -46,7 +46,8 @@ def test_whatever_the_document_allows_and_what_it_does_not(people: People, tmp_p
     argv = [sys.executable, "-m", "schemathesis.cli", "run", f"{people.api.info['url']}/openapi/byre.json"]
     argv += ["-H", f"Authorization: Bearer {people.boss}", "--checks", ",".join(CHECKS)]
     argv += ["--phases", "examples,coverage,fuzzing,stateful", "--mode", "all", "--max-examples", "4", "--seed", "1"]
-    argv += ["--request-timeout", "30", "--workers", "2", "--warnings", "off", "--no-color"]
+    # more threads than one run into a fault of Python 3.11's ast module
+    argv += ["--request-timeout", "30", "--workers", "1", "--warnings", "off", "--no-color"]
     argv += [part for name in EXCLUDED for part in ("--exclude-operation-id", name)]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, timeout=SECONDS)
     shown = "\n".join(line[:300] for line in done.stdout.splitlines())
