@@ -64,6 +64,7 @@ def test_a_worktree_at_rest_leaves_and_comes_back_and_one_with_a_nested_reposito
     assert "byre/" not in git(work, "branch", "-a") and "refs/byre" not in git(work, "for-each-ref")
 
 
+@pytest.mark.chaos
 def test_fifty_tasks_made_worked_in_and_discarded_at_once_leave_a_sound_repository(it: tuple[Deployment, Board, Path]) -> None:
     deployment_, user, work = it
     project = user.project(str(work), "many")
