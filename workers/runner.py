@@ -193,12 +193,12 @@ class Runner:
                     return
                 outcome = self._turn(turns, head, lease, state, view.gen)
                 if outcome == "turn.completed" and attempts:
-                    heads.change(log.store, self.name, lambda h: {"attempts": 0} if h.attempts else None, log.pace)
+                    heads.change(log.store, self.name, lambda h: self._unblamed(h, lease), log.pace)
                     attempts = 0
                 continue
             if state.status in (Status.IDLE, Status.QUEUED) and self._host and self._wait_warm(parked):
                 continue
-            publish(self._t.writer, self.name, state.checkpoint)
+            publish(self._t.writer, self.name, state.checkpoint, view.gen)
             answer = self._release(lease, force=self._mailbox.draining)
             if answer is Answer.WORK:
                 continue
@@ -207,6 +207,11 @@ class Runner:
             elif self._t.compaction and not self._mailbox.draining:
                 self._t.compaction.released(self.name, view.arch)
             return
+
+    @staticmethod
+    def _unblamed(head: LogHead, lease: Lease) -> dict[str, int] | None:
+        """A turn of this lease has completed: the workers that were lost before don't count any more."""
+        return {"attempts": 0} if head.attempts and head.epoch == lease.holder.epoch else None
 
     def _turn(self, turns: TurnRunner, head: LogHead, lease: Lease, state: State, gen: int) -> str:
         failure: tuple[str, str] | None = None

@@ -67,7 +67,7 @@ class Restoring:
             view = self._log.view(name)
         else:
             raise Unavailable("the session's log can't be archived now")
-        publish(self._writer, name, view.state.checkpoint)
+        publish(self._writer, name, view.state.checkpoint, view.gen)
         return self.sync(name)
 
     def resume(self, name: LogName) -> None:
@@ -156,14 +156,21 @@ class Restoring:
             after = page.entries[-1].position
 
 
-def publish(writer: Writer, name: LogName, checkpoint: Checkpoint | None) -> None:
-    """Repairs the checkpoint pointer in `session.json`, if it isn't what it should be."""
+def publish(writer: Writer, name: LogName, checkpoint: Checkpoint | None, gen: int) -> None:
+    """Repairs the checkpoint pointer in `session.json`, if it is behind `checkpoint`, the last one that was seen in generation `gen`.
+
+    Within a generation checkpoints only follow each other: whoever comes late, with an older one, leaves it as it is.
+    """
     if checkpoint is None:
         return
+    assert isinstance(checkpoint.offset, int)
+    place = (checkpoint.gen, checkpoint.offset)
     pointer = {"id": checkpoint.id, "gen": checkpoint.gen, "offset": checkpoint.offset}
 
     def point(head: LogHead) -> dict[str, Any] | None:
-        return {"checkpoint": pointer} if head.doc.get("checkpoint") != pointer else None
+        there = head.doc.get("checkpoint")
+        behind = there is None or (there["gen"], there["offset"]) < place
+        return {"checkpoint": pointer} if behind and head.last.gen == gen else None
 
     writer.log.keep(name, heads.change(writer.log.store, name, point, writer.log.pace))
 
