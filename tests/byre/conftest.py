@@ -1,4 +1,4 @@
-"""A deployment with people and projects, for each file of tests."""
+"""A deployment with people and projects, for all tests that have no need of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.deployment import Deployment, deployment
 from tests.support.people import QUICK, People
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def it(request: pytest.FixtureRequest) -> Iterator[Deployment]:
     failed = request.session.testsfailed
     with deployment(apis=1, workers=1, env=QUICK) as made:
@@ -19,6 +19,6 @@ def it(request: pytest.FixtureRequest) -> Iterator[Deployment]:
             made.show()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def people(it: Deployment) -> People:
     return People(it)
