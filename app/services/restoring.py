@@ -113,6 +113,9 @@ class Restoring:
                 raise Conflict(decision.why)
             if not self._log.archive(name, gen=view.gen):
                 continue
+            now = self._log.view(name)
+            if (now.gen, now.next, now.arch) != (view.gen, view.next, view.next):
+                continue  # something came since: a segment may begin before it and hold it, and a fence after that would cut it off
             target = self._find(name, view, checkpoint)
             assert isinstance(target.offset, int)
             pointer = {"checkpoint": {"id": target.id, "gen": target.gen, "offset": target.offset}, "attempts": 0}
