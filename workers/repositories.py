@@ -69,7 +69,7 @@ class Repositories:
     def open_new(self, tenant: str, project_id: str, name: str, text: str) -> Document:
         """Opens the repository of a project that is to be created. Raises Invalid, Unavailable."""
         if not remotes.is_address(text):
-            found = projects.open_directory(self.views, text, self.roots.repositories)
+            found = projects.open_directory(self.views, text, self.roots.repositories, new=True)
             return {
                 "repo_path": str(found.repo.checkout),
                 "kind": "directory",
@@ -149,4 +149,4 @@ class Repositories:
         return self.roots.workspaces / "mirrors" / str(project["tenant"]) / f"{project['id']}.git"
 
     def _remote(self, project: Document) -> Remote:
-        return remotes.remote(project["repo_path"], self.roots.repositories)
+        return remotes.accepted(project["repo_path"], self.roots.repositories, "repo_path")

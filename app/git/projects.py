@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,8 +51,8 @@ class Opened:
         return self.origin.url if self.origin else ""
 
 
-def open_directory(views: Views, text: str, roots: Sequence[Path], field: str = "repo_path") -> Opened:
-    """The repository whose top directory is `text`. Raises Invalid and says why not."""
+def open_directory(views: Views, text: str, roots: Sequence[Path], field: str = "repo_path", *, new: bool = False) -> Opened:
+    """The repository whose top directory is `text`. Raises Invalid and says why not; of a `new` project origin has to be there."""
     path = remotes.directory(text, roots, field)
     common = _common_directory(path, roots, field)
     repo = Repo(views, common, path)
@@ -60,7 +60,7 @@ def open_directory(views: Views, text: str, roots: Sequence[Path], field: str = 
     config = views.config(common / "config")
     if any(name == "extensions.partialclone" for name, _ in config):
         raise Invalid(f"{field} is a partial clone: fetch all its objects first", field)
-    origin, push = _origin(config, path, roots)
+    origin, push = _origin(config, path, roots, remotes.remote if new else remotes.accepted)
     branch = _default_branch(repo, origin, field)
     notes = [f"the filter {name} of this repository is not run" for name in views.filters(common)]
     return Opened(repo, branch, origin, push, tuple(notes))
@@ -100,7 +100,7 @@ def probe(views: Views, origin: Remote, access: Access, *, seconds: float = FETC
             None, "ls-remote", "--symref", "--quiet", "--", origin.url, "HEAD", access=access, seconds=seconds, limit=2**20
         )
     except GitFailed as error:
-        raise refusal(error.detail, error.status) from None
+        raise refusal(error.detail, error.status, "repo_path") from None
     for line in done.text.splitlines():
         if found := _SYMREF.match(line):
             return remotes.branch(found[1], "repo_path")
@@ -133,11 +133,14 @@ def own_directory(repo: Repo) -> Path:
     return own
 
 
-def refusal(detail: str, status: int) -> Exception:
-    """What a call to origin that failed means for its caller: Invalid where something must be set right, else Unavailable."""
+def refusal(detail: str, status: int, field: str = "origin") -> Exception:
+    """What a call to origin that failed means for its caller: Invalid where something must be set right, else Unavailable.
+
+    `field`: what the address was given as, if it was given in this request.
+    """
     for signs, reason in _REASONS:
         if any(sign in detail for sign in signs):
-            return Invalid(f"repo_path: {reason}", "repo_path")
+            return Invalid(f"{field}: {reason}", field)
     return Unavailable(f"origin can't be reached: {last_words(redacted(detail)) or f'exit status {status}'}")
 
 
@@ -179,20 +182,21 @@ def _pointed(file: Path, prefix: str, base: Path) -> Path:
     return base / text.removeprefix(prefix)
 
 
-def _origin(config: Config, path: Path, roots: Sequence[Path]) -> tuple[Remote | None, Remote | None]:
+def _origin(
+    config: Config, path: Path, roots: Sequence[Path], parsed: Callable[..., Remote]
+) -> tuple[Remote | None, Remote | None]:
     """Where origin is fetched from and pushed to."""
     addresses = {name: value for name, value in reversed(config) if name in ("remote.origin.url", "remote.origin.pushurl")}
     url = addresses.get("remote.origin.url", "")
     if not url:
         return None, None
-    found = [_address(text, path, roots) for text in (url, addresses.get("remote.origin.pushurl") or url)]
+    texts = (url, addresses.get("remote.origin.pushurl") or url)
+    found = [parsed(_place(text, path), roots, "origin", strip=True) for text in texts]
     return found[0], found[1]
 
 
-def _address(text: str, path: Path, roots: Sequence[Path]) -> Remote:
-    if not remotes.is_address(text) and not text.startswith(("/", "-")):
-        text = str(path / text)
-    return remotes.remote(text, roots, "origin", strip=True)
+def _place(text: str, path: Path) -> str:
+    return text if remotes.is_address(text) or text.startswith(("/", "-")) else str(path / text)
 
 
 def _default_branch(repo: Repo, origin: Remote | None, field: str) -> str:

@@ -126,6 +126,21 @@ def directory(text: str, roots: Sequence[Path], field: str = "repo_path") -> Pat
     return path
 
 
+def accepted(text: str, roots: Sequence[Path], field: str, *, strip: bool = False) -> Remote:
+    """As `remote`, for the origin of a project that there is: a directory that went from below `roots` is an origin that doesn't answer.
+
+    Only below them, for whether a path outside of the roots exists is nobody's business. Raises Invalid.
+    """
+    place = Path(text.removeprefix("file://"))
+    if place.is_absolute() and not _CONTROL.search(text) and not os.path.lexists(place):
+        place = Path(os.path.normpath(place))
+        left = next(path for path in place.parents if os.path.lexists(path))
+        top = resolved(left)
+        if top and within(top, roots) and len(os.fsencode(place)) <= 4096:
+            return Remote("file", str(top / place.relative_to(left)))
+    return remote(text, roots, field, strip=strip)
+
+
 def resolved(path: Path) -> Path | None:
     """`path` with all links followed, None if it isn't there or can't be looked at."""
     try:

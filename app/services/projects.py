@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import orjson
 
 from app.coord.requests import Requests
-from app.core.errors import Invalid
+from app.core.errors import Conflict, Invalid
 from app.core.principal import Principal
 from app.services.entities import Entities
 from app.services.workspace_log import Happening
@@ -36,14 +37,16 @@ class Projects:
         name = body["name"].strip()
         if not name or len(name) > LONGEST_NAME:
             raise Invalid(f"name: must have 1 to {LONGEST_NAME} characters", "name")
-        project_id = self._clock.id()
-        asked = {"tenant": principal.tenant, "project": project_id, "name": name, "repo_path": body["repo_path"]}
+        tenant, repo_path = principal.tenant, body["repo_path"]
+        project_id = self._reserve(tenant, name, repo_path)
+        asked = {"tenant": tenant, "project": project_id, "name": name, "repo_path": repo_path}
         found = self._requests.ask("project.open", asked, OPEN_SECONDS)
-        self._reserve(principal.tenant, name, project_id)
+        if read_json(self._store, keys.project_name(tenant, name))[0]["project"] != project_id:
+            raise taken(name)  # by who asked for it with another repository meanwhile
         now = self._clock.text()
         doc = {
             "id": project_id,
-            "tenant": principal.tenant,
+            "tenant": tenant,
             "name": name,
             "created_by": principal.login,
             "created_at": now,
@@ -51,26 +54,37 @@ class Projects:
         }
         payload = {"name": name, **{field: found[field] for field in ("repo_path", "default_branch", "remote")}}
         happened = Happening("project.created", now, {"project_id": project_id, "actor": principal.login, "payload": payload})
-        return shown(self._entities.create(principal.tenant, keys.project(principal.tenant, project_id), doc, [happened]))
+        try:
+            return shown(self._entities.create(tenant, keys.project(tenant, project_id), doc, [happened]))
+        except Conflict:
+            raise taken(name) from None
 
-    def _reserve(self, tenant: str, name: str, project_id: str) -> None:
+    def _reserve(self, tenant: str, name: str, repo_path: str) -> str:
+        """The id that a project of this name will have. Raises Invalid if there is one.
+
+        Who asks again for what was never created gets the same id, and with it what a worker has of the repository by now: a first
+        mirror may take longer than a caller waits.
+        """
         key = keys.project_name(tenant, name)
-        mine = orjson.dumps({"project": project_id, "name": name})
+        project_id = self._clock.id()
+        asked = hashlib.sha256(repo_path.encode()).hexdigest()  # an address that is refused may hold a password
+        mine = orjson.dumps({"project": project_id, "name": name, "asked": asked})
         try:
             put_once(self._store, key, mine, if_none_match=True)
-            return
+            return project_id
         except PreconditionFailed:
-            taken = Invalid(f"name: there is a project {name[:80]!r} already", "name")
-        try:
             holder, etag = read_json(self._store, key)
+        try:
             self._store.head(keys.project(tenant, holder["project"]))
-            raise taken
+            raise taken(name)
         except Absent:
-            # whoever reserved it has never created the project
-            try:
-                put_once(self._store, key, mine, if_match=etag)
-            except PreconditionFailed:
-                raise taken from None
+            if holder.get("asked") == asked:
+                return str(holder["project"])
+        try:
+            put_once(self._store, key, mine, if_match=etag)
+            return project_id
+        except PreconditionFailed:
+            raise taken(name) from None
 
     def list(self, principal: Principal) -> Documents:
         """All projects of the tenant, oldest first."""
@@ -90,6 +104,11 @@ class Projects:
         project = self.record(principal.tenant, project_id)
         answer: Document = self._requests.ask("project.todo", {"tenant": principal.tenant, "project": project}, TODO_SECONDS)
         return answer
+
+
+def taken(name: str) -> Invalid:
+    """The refusal of a name that another project has."""
+    return Invalid(f"name: there is a project {name[:80]!r} already", "name")
 
 
 def shown(doc: Document) -> Document:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from app.core.errors import ByreError
+from app.core.errors import ByreError, Invalid
 from app.git import bundles, mirrors, projects, rebuild, snapshots, submodules, worktrees
 from app.git.credentials import access
 from tests.git.lab import Lab, git, git_bytes, sh, worker_views
@@ -134,6 +134,26 @@ def test_repositories_that_lead_elsewhere_are_refused(lab: Lab, spoil: Callable[
         with access(found.repo.views.git, found.origin) as allowed:
             projects.fetch(found.repo, found.origin, allowed)
         projects.default_tip(found.repo, found.default_branch)
+
+
+def test_an_origin_whose_directory_went_is_one_that_does_not_answer(lab: Lab) -> None:
+    lab.origin.rename(lab.base / "away")
+    found = projects.open_directory(lab.views, str(lab.work), [lab.base])
+    assert found.origin == lab.opened.origin and projects.default_tip(found.repo, found.default_branch) == lab.tip
+    with pytest.raises(Invalid, match="origin: there is no such repository"), access(lab.views.git, found.origin) as allowed:
+        projects.fetch(found.repo, found.origin, allowed)
+    with pytest.raises(Invalid, match="origin: there is no such directory"):
+        projects.open_directory(lab.views, str(lab.work), [lab.base], new=True)
+
+
+@pytest.mark.parametrize(
+    "place", ["/nowhere/at-all.git", "../../nowhere.git", "../link/nowhere.git", "../away/../../nowhere.git"]
+)
+def test_whether_a_directory_outside_of_the_roots_is_there_is_not_told(lab: Lab, place: str) -> None:
+    (lab.base / "link").symlink_to("/usr")
+    setting("remote.origin.url", place)(lab)
+    with pytest.raises(Invalid, match="origin: there is no such directory"):
+        projects.open_directory(worker_views(lab.base / "private-2", lab.base), str(lab.work), [lab.base])
 
 
 def test_submodules_are_not_taken_from_anywhere(lab: Lab) -> None:

@@ -113,6 +113,13 @@ def test_what_can_t_be_opened_is_said(served: tuple[Deployment, GitServer, Path]
     for url in ("https://169.254.169.254/a.git", "https://0x7f000001/a.git", "https://[fe80::1]/a", "git://0.0.0.0/a"):
         assert user.call("POST", "/projects", {"name": "wrong", "repo_path": url}).status == 400, url
     assert not list((it.data / "workspaces" / "mirrors").rglob("new-*"))
+    user.project(f"https://{server.host}/origin.git", "wrong")
+    kept = [it.data / "workspaces" / "mirrors" / TENANT, it.data / "store" / "tenants" / TENANT / "projects"]
+    before = [sorted(each.iterdir()) for each in kept]
+    for address in (f"https://{server.host}/origin.git", f"https://{server.host}/empty.git"):
+        reply = user.call("POST", "/projects", {"name": "wrong", "repo_path": address})
+        assert reply.status == 400 and "there is a project 'wrong' already" in reply.json["message"], reply
+    assert [sorted(each.iterdir()) for each in kept] == before
 
 
 def test_a_token_goes_to_its_own_host_only_and_a_key_is_a_file_for_the_time_of_the_call(tmp_path: Path) -> None:
