@@ -14,7 +14,10 @@ from pathlib import Path
 from app import settings
 from app.settings import EXIT_STATUS, Settings, SettingsError
 
-EPILOG = "Settings are BYRE_* environment variables; `byre check` shows them. Flags win over variables."
+EPILOG = (
+    "Settings are BYRE_* environment variables; `byre check` shows them. Flags win over variables. "
+    "Without BYRE_OBJECT_STORE, commands work on the `byre dev` in BYRE_DATA."
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -172,19 +175,19 @@ def _worker(_: argparse.Namespace) -> int:
 def _token(arguments: argparse.Namespace) -> int:
     from app import cli_token
 
-    return cli_token.run(settings.load(), arguments)
+    return cli_token.run(Settings.from_env(_environment()), arguments)
 
 
 def _key(arguments: argparse.Namespace) -> int:
     from app import cli_key
 
-    return cli_key.run(settings.load(), arguments)
+    return cli_key.run(Settings.from_env(_environment()), arguments)
 
 
 def _project(arguments: argparse.Namespace) -> int:
     from app import cli_project
 
-    return cli_project.run(settings.load(), arguments)
+    return cli_project.run(Settings.from_env(_environment()), arguments)
 
 
 def _tail(arguments: argparse.Namespace) -> int:
@@ -198,22 +201,36 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.session:
         from app import cli_check_session
 
-        return cli_check_session.run(settings.load(), arguments)
+        return cli_check_session.run(Settings.from_env(_environment()), arguments)
     from app import cli_check
 
-    return cli_check.run(settings.environment())
+    return cli_check.run(_environment())
 
 
 def _gc(arguments: argparse.Namespace) -> int:
     from app import cli_gc
 
-    return cli_gc.run(settings.load(), arguments)
+    return cli_gc.run(Settings.from_env(_environment()), arguments)
 
 
 def _purge(arguments: argparse.Namespace) -> int:
     from app import cli_purge
 
-    return cli_purge.run(settings.load(), arguments)
+    return cli_purge.run(Settings.from_env(_environment()), arguments)
+
+
+def _environment() -> dict[str, str]:
+    """The environment of a command that works on a deployment: where none is named, that of the `byre dev` in BYRE_DATA."""
+    env = settings.environment()
+    given = Settings.from_env(env)
+    if given.object_store:
+        return env
+    from app import dev_data
+
+    local = dev_data.deployment(given.data)
+    if local:
+        print(f"byre: this is about the `byre dev` in {given.data}, as BYRE_OBJECT_STORE is not set", file=sys.stderr)
+    return local | {name: value for name, value in env.items() if value.strip() or name not in local}
 
 
 def _directory(path: Path | None) -> Path | None:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from app import processes
 from app.processes import Process
@@ -101,6 +102,22 @@ def replace(path: Path, text: str) -> None:
         out.flush()
         os.fsync(out.fileno())
     new.replace(path)
+
+
+def deployment(path: Path) -> dict[str, str]:
+    """The variables by which a command reaches the deployment of the `byre dev` on `path`, running or not; {} if there is none."""
+    ready = read_ready(path / "ready.json") or {}
+    store = ready.get("object_store") or ("file://" + quote(str(path / "store")) if (path / "store").is_dir() else "")
+    if not store:
+        return {}
+    key = path / "secret-key"
+    found = {
+        "BYRE_OBJECT_STORE": store,
+        "BYRE_REDIS_URL": ready.get("redis_url", ""),
+        "BYRE_SECRET_KEY": key.read_text().strip() if key.is_file() else "",
+        "BYRE_VENDOR": "script",
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def write_ready(path: Path, document: dict[str, Any]) -> None:

@@ -67,7 +67,7 @@ class Settings:
         parse.secret, "", "signs short-lived tokens, encrypts credentials and native state", secret=True, derived="needed"
     )
     data: Path = _setting(
-        parse.directory, "~/.local/share/byre", "where `byre dev` keeps its state, and `byre tail` looks for it"
+        parse.directory, "~/.local/share/byre", "where `byre dev` keeps its state, and the other commands look for it"
     )
     workspaces: Path = _setting(
         parse.directory, "", "a worker's mirrors, worktrees and harness homes", derived="`workspaces` under BYRE_DATA"

@@ -53,6 +53,19 @@ def test_a_user_token_without_a_login_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == "byre: a user token needs a login\n"
 
 
+def test_without_a_store_named_it_is_about_the_data_of_byre_dev(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "secret-key").write_text(KEY + "\n")
+    made = byre("token", "create", "--tenant", "acme", "--scope", "management", BYRE_DATA=str(tmp_path), BYRE_OBJECT_STORE=" ")
+    assert made.returncode == 0 and f"this is about the `byre dev` in {tmp_path}" in made.stderr, made.stderr
+    assert Tokens(open_store(str(tmp_path / "store")), KEY).authenticate(made.stdout.strip()).tenant == "acme"
+    other = {"BYRE_OBJECT_STORE": str(tmp_path / "other"), "BYRE_SECRET_KEY": KEY}
+    listed = byre("token", "list", "--tenant", "acme", BYRE_DATA=str(tmp_path), **other)
+    assert "management" not in listed.stdout and listed.stderr == ""
+    nowhere = byre("gc", BYRE_DATA=str(tmp_path / "nowhere"))
+    assert nowhere.returncode == 4 and "BYRE_OBJECT_STORE is not set" in nowhere.stderr
+
+
 def test_check_shows_all_that_is_wrong_and_no_secret(tmp_path: Path) -> None:
     done = byre(
         "check", BYRE_OBJECT_STORE=str(tmp_path / "store"), BYRE_SECRET_KEY=KEY, BYRE_REDIS_URL="redis://:hunter22@127.0.0.1:1/0",
