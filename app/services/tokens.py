@@ -114,8 +114,22 @@ class Tokens:
     ) -> tuple[str, str]:
         """Makes a token and returns (token id, plaintext). The plaintext can't be had again.
 
-        Raises Invalid for a scope that isn't stored, a user token without a login, or an expiry in the past.
+        Raises Invalid for a tenant or login that can't be, a scope that isn't stored, a user token without a login, or an expiry in the
+        past.
         """
+        if not keys.valid_tenant(tenant):
+            raise Invalid(
+                "a tenant's name has 1 to 63 lower-case letters, digits and `-`, and doesn't begin with `-`", "tenant"
+            )
+        if login:
+            try:
+                keys.user(tenant, login)
+            except ValueError:
+                raise Invalid(
+                    "a login has at most 250 characters; those outside of ASCII count as three to twelve", "login"
+                ) from None
+            if not login.isprintable():
+                raise Invalid("a login holds no control characters", "login")
         if scope not in STORED_SCOPES:
             raise Invalid(f"scope must be one of {', '.join(STORED_SCOPES)}", "scope")
         if scope == "user" and not login:

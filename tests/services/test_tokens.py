@@ -209,6 +209,11 @@ def test_refuses_tokens_that_make_no_sense(store: CountingStore, clock: Clock) -
     for scope, login, expires_at in (("user", None, None), ("executor", None, None), ("management", None, 1)):
         with pytest.raises(Invalid):
             tokens.create("acme", scope, login, expires_at)  # type: ignore[arg-type]
+    for tenant, login in (("Acme", "ada"), ("../x", "ada"), ("a b", "ada"), ("", "ada"), ("a", "a\nb"), ("a", "ü" * 100)):
+        with pytest.raises(Invalid):
+            tokens.create(tenant, "user", login)
+    assert store.list("tokens/") == []
+    tokens.create("a", "user", "Ada O'Ü <ada@example.com>/x")
 
 
 def test_signed_tokens_are_bound_to_their_object(store: CountingStore, clock: Clock) -> None:
