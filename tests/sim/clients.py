@@ -126,8 +126,8 @@ class Clients:
                 body["delivery"] = rng.choice(("interrupt", "steer"))
             if "key" in body and rng.random() < 0.2:
                 self._spawn(lambda body=body: self.send(body), "twin")
-            self.send(body)
-            if "key" in body and rng.random() < 0.1:
+            taken = self.send(body)
+            if "key" in body and rng.random() < 0.1 and taken:  # else the other body is the first one, and taken
                 self.send({**body, "text": "another"}, other=True)
 
     def send(self, body: dict[str, Any], other: bool = False) -> dict[str, Any] | None:
