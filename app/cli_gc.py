@@ -102,8 +102,11 @@ def _undo(store: Store, run: str | None) -> int:
     if found is None:
         print("byre: the trash is empty", file=sys.stderr)
         return 1
+    if not count:
+        print(f"byre: the trash has nothing of run {found[:80]}: `byre gc --apply` says a run's id", file=sys.stderr)
+        return 1
     print(f"{count:,} objects of run {found} are back where they were")
-    return 0 if count else 1
+    return 0
 
 
 def shown(size: float) -> str:

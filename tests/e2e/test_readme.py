@@ -18,14 +18,16 @@ def stack() -> Iterator[Stack]:
         yield stack
 
 
-def commands() -> list[str]:
-    section = (ROOT / "README.md").read_text().split("## First session")[1].split("## Where to read on")[0]
+def commands(title: str = "First session") -> list[str]:
+    section = (ROOT / "README.md").read_text().split(f"## {title}")[1].split("\n## ")[0]
     return re.findall(r"```sh\n(.*?)```", section, re.S)
 
 
 def shell(stack: Stack, script: str) -> str:
     """Runs README commands with this stack's address and data directory in place of the defaults."""
     script = script.replace("http://127.0.0.1:8080", stack.info["url"]).replace("~/.local/share/byre", str(stack.state))
+    for home in ("~", "$HOME"):
+        script = script.replace(f"{home}/byre-demo", str(stack.data / "demo"))
     done = subprocess.run(["bash", "-euo", "pipefail", "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -45,6 +47,21 @@ def test_the_commands_of_the_readme_work_as_they_stand(stack: Stack) -> None:
     assert state["status"] == "idle"
     streamed = shell(stack, f"{setting}SESSION={session}\n" + follow.strip() + " --max-time 3 || true")
     assert "event: turn.completed" in streamed
+
+
+def test_a_task_as_the_readme_has_it(stack: Stack) -> None:
+    prepare, create, look, merge = commands("First task")
+    setting = commands()[0]
+    ids = shell(stack, setting + prepare + create + 'echo; echo "$TASK $AGENT"').split("\n")[-2]
+    task, agent = ids.split()
+    user = str(stack.info["user_token"])
+    until("the agent is idle", lambda: stack.call("GET", f"/api/sessions/{agent}", token=user).json["state"] == "idle")
+    known = setting + "".join(prepare.splitlines(keepends=True)[2:5]) + f"TASK={task}; AGENT={agent}\n"
+    looked = shell(stack, known + look)
+    assert '"path":"hello.txt"' in looked and "It is written." in looked
+    shell(stack, known + merge)
+    until("it is merged", lambda: stack.call("GET", f"/api/tasks/{task}", token=user).json["status"] == "merged")
+    assert "hello.txt" in shell(stack, known + merge.splitlines()[-1])
 
 
 def test_sending_the_same_key_again_runs_nothing_twice(stack: Stack) -> None:
