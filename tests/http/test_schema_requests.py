@@ -39,7 +39,7 @@ def config(**changes: Any) -> dict[str, Any]:
         ("executorReply", {"connection": "c", "call_id": "i", "progress": None}),
         ("executorReply", {"connection": "c", "call_id": "i", "result": {"content": [], "structured_content": [0] * 40_000}}),
         ("registerExecutor", {"binding": "x", "tools": [TOOL] * 1000}),
-        ("createTask", {"title": "ü" * 1000, "a field of a newer client": 1}),
+        ("createTask", {"title": "ü" * 500, "a field of a newer client": 1}),
         ("sendMessage", {"text": "", "images": ["a"]}),
     ],
 )
