@@ -39,6 +39,8 @@ from workers.workspace import ScratchTooLarge, Workspaces
 
 INTERRUPT_GRACE = 5.0
 """Seconds in which a harness must answer an interrupt before its tree is killed."""
+OWN_END_SECONDS = 2.0
+"""For an agent whose output has ended to end by itself too."""
 UNKNOWN_RESET_SECONDS = 60.0
 
 logger = structlog.get_logger(__name__)
@@ -266,6 +268,8 @@ class TurnRunner:
         self._tools.turn = ""
         if end is None:
             # deaf, or gone: nothing that it has left is known to be whole
+            if reason is None:
+                host.child.wait(OWN_END_SECONDS)  # else our kill may be first, and its exit status a signal that it never got
             host.stop()
         if isinstance(end, Done | RateLimited | Interrupted):
             try:
