@@ -5,8 +5,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
-# Tests run in this many processes. More than cores doesn't help.
-JOBS ?= 2
+# Tests run in this many processes. They wait a lot: one more than the cores of a small machine.
+JOBS ?= 3
 # Further arguments for the program that a target runs: make dev ARGS='--port 9000', make test ARGS='tests/log -k seam'
 ARGS ?=
 

@@ -60,7 +60,7 @@ class Logout(_Browser):
 
     def on_post(self, req: Request, resp: falcon.Response) -> None:
         self._check(req)
-        resp.unset_cookie(COOKIE, path="/", samesite="Strict")
+        resp.unset_cookie(COOKIE, path="/", same_site="Strict")
         resp.set_header("Cache-Control", "no-store")
         if (req.content_type or "").startswith(FORM):
             resp.status = falcon.HTTP_303
