@@ -20,6 +20,8 @@ The last text of the user is played line by line; a line `@tool` ends one answer
 | `@tools` | says the names of the tools that it was offered |
 | anything else | says it |
 
+`scripts` says what to play for texts that aren't a test's own, such as those with which byre asks for a merge.
+
 with MessagesApi() as api:
     environment = {"ANTHROPIC_BASE_URL": api.url, "ANTHROPIC_API_KEY": "k"}
 """
@@ -30,6 +32,7 @@ import base64
 import contextlib
 import itertools
 import json
+import re
 import threading
 import time
 from collections import Counter
@@ -49,9 +52,13 @@ class Asked(NamedTuple):
 
 
 class MessagesApi:
-    """The server; a context manager. `asked` has the requests so far, `running` those whose answer is being written."""
+    """The server; a context manager. `asked` has the requests so far, `running` those whose answer is being written.
 
-    def __init__(self) -> None:
+    `scripts`: patterns, and what is played for a text that has one of them; `\\1` in it is the pattern's first group.
+    """
+
+    def __init__(self, scripts: dict[str, str] | None = None) -> None:
+        self.scripts = dict(scripts or {})
         self.asked: list[Asked] = []
         self.tries: Counter[str] = Counter()
         self.ids = itertools.count(1)
@@ -112,8 +119,10 @@ class _Handler(BaseHTTPRequestHandler):
         text, done = _script(body["messages"])
         with self.api.lock:
             self.api.asked.append(Asked(self._key(), body.get("model", ""), text, body))
+        found = ((re.search(pattern, text), script) for pattern, script in self.api.scripts.items())
+        played = next((match.expand(script) for match, script in found if match), text)
         answers: list[list[str]] = [[]]
-        for line in text.splitlines():
+        for line in played.splitlines():
             answers[-1].append(line)
             if line.startswith("@tool "):
                 answers.append([])
