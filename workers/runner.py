@@ -222,7 +222,7 @@ class Runner:
             try:
                 place = self._t.workspaces.materialise(self.name, state.checkpoint, lease.owner)
                 if self._task:
-                    place = dataclasses.replace(place, cwd=self._task.path)
+                    place = dataclasses.replace(place, cwd=self._task.path, people=True)
                     self._task.set_up(self._t.guardian, lease, place.home, self._t.search_path, self._stopped)
                     if self._mailbox.loss:
                         raise Fenced(self._mailbox.loss)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -168,3 +169,26 @@ def test_what_makes_no_sense_is_a_protocol_error(adapter: ClaudeAdapter, bad: by
         adapter.decode(bad)
     said = {"type": "assistant", "message": {"content": [{"type": "text", "text": "still here"}]}}
     assert adapter.decode(line(**said)) == [Message("still here")]
+
+
+def test_a_permission_is_denied_and_a_question_left_to_people(adapter: ClaudeAdapter) -> None:
+    started(adapter)
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        [sent] = adapter.decode(line(type="control_request", request_id="r", request=request))
+        assert isinstance(sent, Send)
+        response: dict[str, Any] = json.loads(sent.data)["response"]
+        assert response["request_id"] == "r"
+        return response
+
+    questions = {"questions": [{"question": "Which?", "options": [{"label": "a"}, {"label": "b"}]}]}
+    asked = answer({"subtype": "can_use_tool", "tool_name": "AskUserQuestion", "input": questions})
+    assert asked["response"]["behavior"] == "deny" and "next message" in asked["response"]["message"]
+    denied = answer({"subtype": "can_use_tool", "tool_name": "Bash", "input": {"command": "x"}})
+    assert denied["response"]["behavior"] == "deny" and "permission" in denied["response"]["message"]
+    assert answer({"subtype": "elicitation"})["subtype"] == "error"
+
+
+def test_only_a_session_with_people_has_the_question_tool(adapter: ClaudeAdapter) -> None:
+    assert "--permission-prompts=none" in adapter.command(PLACE)
+    assert "--permission-prompt-tool=stdio" in adapter.command(dataclasses.replace(PLACE, people=True))

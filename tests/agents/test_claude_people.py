@@ -71,7 +71,9 @@ def test_question_answer_title_and_a_merge_although_main_has_moved(people: Peopl
     assert people.answer({"item_id": question["id"], "type": "option", "options": ["red"]}).status == 409
     assert people.delivered(question["id"])["state"] == "answered"
     people.becomes(session, "idle")
-    assert "red" in said(people, task, session).replace("\n".join(prompt).replace("\n", "\\n"), ""), "the model wasn't told"
+    assert "Answer from boss to the question 'Which?':\\nred" in said(people, task, session), (
+        "the answer didn't reach the agent"
+    )
     assert people.inbox(task, "report"), "no report"
     assert people.task(task)["merge_title"] == "Add file b"
 
@@ -97,6 +99,8 @@ def test_a_question_of_the_cli_s_own_tool_is_answered_by_people(people: People) 
         "options": [{"label": "red", "description": "warm"}, {"label": "blue", "description": "cold"}],
     }
     session = people.work(task, "\n".join([tool("AskUserQuestion", questions=[choice]), "I wait for people."]))
+    [result] = people.events(task, "agent.tool_result")
+    assert "People have been asked" in str(result["payload"]), "the CLI has no such tool"
     [question] = people.inbox(task, "question")
     assert question["blocking"] and question["payload"]["question"] == "Which colour?", question
     assert question["payload"]["options"] == ["red: warm", "blue: cold"]

@@ -72,7 +72,7 @@ class Place:
     on which JSON lines go: `{"id": n, "tool": name, "arguments": {...}}` there, then any number of `{"id": n, "progress":
     any}` and one `{"id": n, "result": Result}` back. `model`, `instructions` and `reasoning_effort` are those of the session's
     configuration ("": the harness's default); `variables` go into the process's environment: model keys, and what the deployment adds;
-    `kept` is what a former process asked to Keep.
+    `kept` is what a former process asked to Keep; `people`: questions of the harness's own reach people, who answer by a message.
     """
 
     home: Path
@@ -86,6 +86,7 @@ class Place:
     variables: Mapping[str, str] = field(default_factory=dict, repr=False)
     kept: bytes = b""
     tenant: str = ""
+    people: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from app.core.inbox import own_questions
 from workers.harness import claude_blocks as blocks
 from workers.harness import claude_command, prompts
 from workers.harness.base import (
@@ -45,6 +46,8 @@ from workers.harness.claude_turn import LIMITED, Running
 
 PARK_SECONDS = 10.0
 """A rate limit that lasts longer parks the turn: nobody's slot is held while nothing can happen."""
+ASKED = "People have been asked. Their answer comes as the next message: say what you wait for, and end your turn."
+REFUSED = "This needs a permission that nobody can give here."
 LINE_LIMIT = 8 << 20
 """An image of 5 MB that the agent reads is a line of 7 MB."""
 _SILENT = frozenset(
@@ -289,8 +292,13 @@ class ClaudeAdapter:
         return [self._turn.used()]
 
     def _control_request(self, said: dict[str, Any]) -> list[Output]:
-        """It asks for a permission or a dialog: there is nobody here who could answer."""
-        response = {"subtype": "error", "request_id": said["request_id"], "error": "nobody can answer here"}
+        """It asks for a permission or a dialog: nobody can answer here. Nor its own question: people do, by the next message."""
+        request = said["request"]
+        response: dict[str, Any] = {"subtype": "error", "request_id": said["request_id"], "error": "nobody can answer here"}
+        if request["subtype"] == "can_use_tool":
+            asks = own_questions(str(request["tool_name"]), request.get("input"))
+            denied = {"behavior": "deny", "message": ASKED if asks else REFUSED}
+            response = {"subtype": "success", "request_id": said["request_id"], "response": denied}
         return [Send(_line({"type": "control_response", "response": response}))]
 
     def _stop(self) -> bytes:

@@ -24,8 +24,12 @@ PERMISSION_MODES = ("acceptEdits", "auto", "bypassPermissions", "dontAsk", "plan
 
 _NEVER = (
     "CronCreate", "CronDelete", "CronList", "ScheduleWakeup", "Monitor", "EnterWorktree", "ExitWorktree", "ListAgents", "SendMessage",
+    "EnterPlanMode", "ExitPlanMode",
 )  # fmt: skip
-"""Built-in tools that would wake the agent without a turn, leave the workspace, or speak to other sessions on the host."""
+"""Built-in tools that would wake the agent without a turn, leave the workspace, speak to other sessions, or wait for a permission."""
+_ASKS = ("--permission-prompts=host", "--permission-prompt-tool=stdio")
+"""Only so does it offer its question tool. Permissions are denied all the same."""
+_ASKS_NOBODY = ("--permission-prompts=none",)
 _FLAGS = {
     "IS_SANDBOX": "1",  # or it refuses bypassPermissions to root, as whom containers run
     "DISABLE_TELEMETRY": "1",
@@ -73,7 +77,7 @@ def command(options: ClaudeOptions, place: Place) -> list[str]:
         *options.command, "-p", "--input-format=stream-json", "--output-format=stream-json", "--verbose",
         "--include-partial-messages", "--replay-user-messages", "--strict-mcp-config",
         f"--setting-sources={options.setting_sources}", "--add-dir=.",
-        f"--permission-mode={options.permission_mode}", "--permission-prompts=none",
+        f"--permission-mode={options.permission_mode}", *(_ASKS if place.people else _ASKS_NOBODY),
         f"--tools={','.join(options.tools)}", f"--disallowedTools={','.join(_NEVER)}", f"--allowedTools=mcp__{MCP_NAME}",
         f"--{'session-id' if place.fresh else 'resume'}={vendor_session(place.session_id)}",
     ]  # fmt: skip
