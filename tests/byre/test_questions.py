@@ -113,7 +113,13 @@ def test_twenty_people_answer_at_once(people: People, project: Project, together
 
     def respond(n: int) -> int:
         order = items if n % 2 else items[::-1]
-        return people.answer(*({"item_id": i, "type": "other", "text": f"from {n}"} for i in order), token=tokens[n]).status
+        given = [{"item_id": i, "type": "other", "text": f"from {n}"} for i in order]
+        for _ in range(5):
+            answer = people.answer(*given, token=tokens[n])
+            if answer.status != 503:  # a busy machine says so, and to try again
+                break
+        assert answer.status in (200, 409), answer.body
+        return answer.status
 
     with ThreadPoolExecutor(20) as pool:
         statuses = list(pool.map(respond, range(20)))

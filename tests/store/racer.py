@@ -1,7 +1,7 @@
 """A process that races for keys of a directory store; started by the tests, it is not one.
 
-`race ROOT NAME ROUNDS ETAG`: in each round creates `create/{round}` and replaces `cas/{round}` of that etag; prints, as
-JSON, which it won.
+`race ROOT NAME ROUNDS ETAG`: says that it is ready, waits for a line, and in each round creates `create/{round}` and replaces
+`cas/{round}` of that etag; prints, as JSON, which it won.
 `count ROOT TIMES`: adds 1 to the number in `counter`, TIMES times, by compare-and-swap.
 `write ROOT`: for ever replaces `torn` by bodies that say of what they consist, and creates `made/{n}` likewise; prints each answer.
 """
@@ -26,6 +26,8 @@ def whole(number: int) -> bytes:
 
 def race(store: DirectoryStore, name: str, rounds: int, etag: str) -> None:
     won: dict[str, list[int]] = {"create": [], "cas": []}
+    print("ready", flush=True)
+    sys.stdin.readline()
     for round_ in range(rounds):
         with suppress(PreconditionFailed):
             store.put(f"create/{round_}", name.encode(), if_none_match=True)

@@ -70,7 +70,16 @@ def held(root: Path) -> Iterator[None]:
 def test_processes_race_and_one_wins_each_round(store: DirectoryStore, tmp_path: Path) -> None:
     rounds = 60
     (etag,) = {store.put(f"cas/{round_}", b"start") for round_ in range(rounds)}
-    racers = {name: racer("race", tmp_path / "store", name, rounds, etag) for name in ("a", "b", "c", "d")}
+    racers = {
+        name: racer("race", tmp_path / "store", name, rounds, etag, stdin=subprocess.PIPE) for name in ("a", "b", "c", "d")
+    }
+    for process in racers.values():
+        assert process.stdout
+        assert process.stdout.readline() == "ready\n"
+    for process in racers.values():
+        assert process.stdin
+        process.stdin.write("go\n")
+        process.stdin.flush()
     won = {name: json.loads(process.communicate(timeout=120)[0]) for name, process in racers.items()}
     for what in ("create", "cas"):
         for round_ in range(rounds):
