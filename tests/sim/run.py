@@ -193,6 +193,8 @@ class Run:
 
     def _probe(self) -> None:
         w, c = self.world, self.clients
+        if w.stalled_until > w.now:
+            w.scheduler.sleep(w.stalled_until - w.now)
         if w.rng.random() < 0.2:
             # what Redis has forgotten must come back by itself as well
             self.deployment.server.flush()

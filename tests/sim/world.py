@@ -34,6 +34,7 @@ class World:
         self.processes: list[Process] = []
         self.outside = self.process("outside")
         self.violations: list[str] = []
+        self.stalled_until = 0.0  # a call that began before the faults were over may hang until then
         self.faulty = False
         self.strike: Callable[[Task], None] | None = None
         self.aims: Any = None
@@ -64,6 +65,7 @@ class World:
         wait = rng.random() * 2 * mean
         if self.faulty and rng.random() < self.profile.stall:
             wait += rng.random() * 15
+            self.stalled_until = max(self.stalled_until, self.now + wait)
         self.scheduler.sleep(wait)
         self.calls += 1
         if self.faulty and self.strike:
