@@ -49,7 +49,8 @@ class Worker(RequestWorker):
         self.wsgi.drain.begin()
         for client in list(self._waiting):
             with contextlib.suppress(OSError):
-                client.shutdown(socket.SHUT_RD)  # what has arrived is still read and answered
+                # What has arrived is still read and answered. Not gevent's own shutdown: it fails whoever waits to read.
+                client._sock.shutdown(socket.SHUT_RD)
         with gevent.Timeout(GRACE, False):
             while not connections.join(timeout=TICK):
                 self.notify()

@@ -301,8 +301,7 @@ def test_stops_with_live_streams_in_under_3_seconds(new_server: Callable[..., Se
         assert rest.endswith(b"0\r\n\r\n")
     assert read_all(idle) == b""
     assert server.process.returncode == 0
-    # On a busy machine a connection may be cut in the middle of a wait: gunicorn logs that, its client has had its answer.
-    assert not [line for line in server.failures() if "closed in another greenlet" not in line]
+    assert not server.failures()
 
 
 def test_a_request_under_way_is_answered_before_the_stop(new_server: Callable[..., Server]) -> None:
