@@ -6,16 +6,15 @@ Nothing here is needed to run anything.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 import redis
 
+from app.coord.reach import reached
 from app.coord.scripts import Scripts
-from app.core.errors import Unavailable
 
 BEAT_SECONDS = 4.0
 LIFE_SECONDS = 10.0
@@ -54,7 +53,7 @@ class Board:
     def beat(self, kind: str, id: str, doc: Document) -> None:
         """A sign of life of a process: "worker" or "api"."""
         name = f"{kind}:{id}"
-        with _reached(), self._redis.pipeline(transaction=True) as pipe:
+        with reached(), self._redis.pipeline(transaction=True) as pipe:
             pipe.set(f"{self._prefix}:beat:{name}", orjson.dumps(doc), px=int(LIFE_SECONDS * 1000))
             pipe.zadd(f"{self._prefix}:beats", {name: time.time()})
             pipe.zremrangebyscore(f"{self._prefix}:beats", "-inf", time.time() - 3600)
@@ -62,12 +61,12 @@ class Board:
 
     def gone(self, kind: str, id: str) -> None:
         """A process ends."""
-        with _reached():
+        with reached():
             self._redis.delete(f"{self._prefix}:beat:{kind}:{id}")
 
     def beats(self, kind: str) -> Documents:
         """What the living processes of a kind have said last."""
-        with _reached():
+        with reached():
             names: Any = self._redis.zrange(f"{self._prefix}:beats", 0, -1)
             wanted = [name.decode() for name in names if name.decode().startswith(f"{kind}:")]
             found: Any = self._redis.mget([f"{self._prefix}:beat:{name}" for name in wanted]) if wanted else []
@@ -75,13 +74,13 @@ class Board:
 
     def limits(self, tenant: str) -> Document:
         """What each vendor said last, by vendor."""
-        with _reached():
+        with reached():
             found: Any = self._redis.hgetall(f"{self._prefix}:limits:{tenant}")
         return {vendor.decode(): orjson.loads(raw) for vendor, raw in found.items()}
 
     def errors(self, tenant: str, counts: Mapping[str, int], found: Sequence[Document]) -> None:
         """Lines of agents that couldn't be read: how many by vendor, and the latest, oldest first, as the contract's ProtocolError."""
-        with _reached(), self._redis.pipeline(transaction=True) as pipe:
+        with reached(), self._redis.pipeline(transaction=True) as pipe:
             for vendor, count in counts.items():
                 pipe.hincrby(f"{self._prefix}:errors:{tenant}", vendor, count)
             for each in found:
@@ -91,7 +90,7 @@ class Board:
 
     def protocol_errors(self, tenant: str) -> Document:
         """The contract's ProtocolErrors."""
-        with _reached():
+        with reached():
             counts: Any = self._redis.hgetall(f"{self._prefix}:errors:{tenant}")
             recent: Any = self._redis.lrange(f"{self._prefix}:recent:{tenant}", 0, -1)
         return {
@@ -112,18 +111,10 @@ class Board:
 
 def note_limit(client: redis.Redis, prefix: str, tenant: str, vendor: str, said: Document) -> None:
     """What a vendor said last of its limits. Raises Unavailable."""
-    with _reached():
+    with reached():
         client.hset("{" + prefix + "}:board:limits:" + tenant, vendor, orjson.dumps(said))
 
 
 def _waiting(row: list[bytes]) -> Waiting:
     log, vendor, since, *status = (part.decode() for part in row)
     return Waiting(log, vendor, int(float(since)), *status)
-
-
-@contextlib.contextmanager
-def _reached() -> Iterator[None]:
-    try:
-        yield
-    except redis.RedisError as error:
-        raise Unavailable("Redis can't be reached") from error

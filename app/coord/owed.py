@@ -17,7 +17,8 @@ from typing import Any
 import redis
 from redis.exceptions import LockError
 
-from app.core.errors import Overloaded, Unavailable
+from app.coord.reach import reached
+from app.core.errors import Overloaded
 
 LOCK_SECONDS = 40.0
 """As long as the longest request to a worker that is made within it, and some."""
@@ -34,17 +35,17 @@ class Owed:
 
     def soon(self, tenant: str, task: str, delay_ms: int = 0) -> None:
         """The task is to be looked at in `delay_ms`, or earlier if that was said before."""
-        with _reached():
+        with reached():
             self._redis.zadd(self._prefix, {f"{tenant}/{task}": self._now() + delay_ms}, lt=True)
 
     def again(self, tenant: str, task: str, delay_ms: int) -> None:
         """The task is to be looked at in `delay_ms`, not earlier."""
-        with _reached():
+        with reached():
             self._redis.zadd(self._prefix, {f"{tenant}/{task}": self._now() + delay_ms}, xx=True)
 
     def take(self, again_ms: int) -> list[tuple[str, str]]:
         """Tenant and task of those that are due; each comes up again after `again_ms` unless it is forgotten before."""
-        with _reached():
+        with reached():
             now = self._now()
             due: Any = self._redis.zrange(self._prefix, 0, now, byscore=True, offset=0, num=AT_ONCE)
             if not due:
@@ -55,14 +56,14 @@ class Owed:
 
     def forget(self, tenant: str, task: str) -> None:
         """Nothing is owed to the task."""
-        with _reached():
+        with reached():
             self._redis.zrem(self._prefix, f"{tenant}/{task}")
 
     @contextlib.contextmanager
     def starting(self, tenant: str, task: str) -> Iterator[None]:
         """Held by one at a time. Raises Overloaded if others have it for too long."""
         lock = self._redis.lock(f"{self._prefix}:starting:{tenant}:{task}", timeout=LOCK_SECONDS, sleep=0.05)
-        with _reached():
+        with reached():
             got = lock.acquire(blocking_timeout=WAIT_SECONDS)
         if not got:
             raise Overloaded("others are at work on this task; try again")
@@ -76,11 +77,3 @@ class Owed:
     @staticmethod
     def _now() -> int:
         return int(time.time() * 1000)
-
-
-@contextlib.contextmanager
-def _reached() -> Iterator[None]:
-    try:
-        yield
-    except redis.RedisError as error:
-        raise Unavailable("Redis can't be reached") from error

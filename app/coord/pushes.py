@@ -7,14 +7,13 @@ worker that dies with it loses nothing.
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import redis
 
-from app.core.errors import Unavailable
+from app.coord.reach import reached
 
 AT_ONCE = 16
 MOST = 10_000
@@ -38,7 +37,7 @@ class Pushes:
 
     def ring(self, tenant: str, item: str) -> None:
         """People may have to be told of the item, now."""
-        with _reached():
+        with reached():
             if self._redis.zcard(self._prefix) < MOST:
                 self._redis.zadd(self._prefix, {f"{tenant}/{item}": self._now()}, nx=True)
                 self._redis.publish(self.channel, b"")
@@ -48,7 +47,7 @@ class Pushes:
 
         Two workers may get the same: the ledger decides between them.
         """
-        with _reached():
+        with reached():
             now = self._now()
             due: Any = self._redis.zrange(self._prefix, 0, now, byscore=True, offset=0, num=AT_ONCE)
             if not due:
@@ -59,24 +58,24 @@ class Pushes:
 
     def again(self, tenant: str, item: str, seconds: float) -> None:
         """The item is to be looked at in `seconds`."""
-        with _reached():
+        with reached():
             self._redis.zadd(self._prefix, {f"{tenant}/{item}": self._now() + int(seconds * 1000)})
 
     def forget(self, tenant: str, item: str) -> None:
         """Nothing more is to be told of the item."""
-        with _reached():
+        with reached():
             self._redis.zrem(self._prefix, f"{tenant}/{item}")
 
     def scan(self) -> bool:
         """Whether the caller is the one who is to look through the store now: once in `SCAN_SECONDS`, and at once after a loss."""
-        with _reached():
+        with reached():
             return bool(self._redis.set(f"{self._prefix}:scanned", 1, nx=True, ex=SCAN_SECONDS))
 
     def may_tell(self, tenant: str, login: str, item: str) -> bool:
         """Counts an item for a user, once however often it is asked; False if it is one too many in this minute."""
         minute = int(self._clock() // 60)
         key = f"{self._prefix}:told:{minute}:{tenant}:{login}"
-        with _reached(), self._redis.pipeline(transaction=True) as pipe:
+        with reached(), self._redis.pipeline(transaction=True) as pipe:
             pipe.zadd(key, {item: self._now()}, nx=True)
             pipe.zrank(key, item)
             pipe.expire(key, 120)
@@ -84,11 +83,3 @@ class Pushes:
 
     def _now(self) -> int:
         return int(self._clock() * 1000)
-
-
-@contextlib.contextmanager
-def _reached() -> Iterator[None]:
-    try:
-        yield
-    except redis.RedisError as error:
-        raise Unavailable("Redis can't be reached") from error

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 import redis
 
+from app.coord.reach import reached
 from app.core import errors
 from app.core.errors import ByreError, Unavailable
 
@@ -43,7 +44,7 @@ class Requests:
         A host that dies before it has taken the request is not waited for: any other may take it then.
         """
         until = time.monotonic() + seconds
-        try:
+        with reached():
             number = self._put(kind, body, seconds, host)
             while (left := until - time.monotonic()) > 0:
                 answer = self._redis.blpop([f"{self._prefix}:{number}:reply"], timeout=min(WAIT_SECONDS, max(left, 0.01)))
@@ -55,16 +56,12 @@ class Requests:
                     host = ""
                     self._redis.rpush(self._queue(""), number)
             self._redis.delete(f"{self._prefix}:{number}")
-        except redis.RedisError as error:
-            raise Unavailable("Redis can't be reached") from error
         raise Unavailable("no worker answered in time; try again")
 
     def tell(self, kind: str, body: Document, seconds: float, host: str = "") -> None:
         """Asks for something to be done within `seconds`, and doesn't wait for the answer."""
-        try:
+        with reached():
             self._put(kind, body, seconds, host)
-        except redis.RedisError as error:
-            raise Unavailable("Redis can't be reached") from error
 
     def _put(self, kind: str, body: Document, seconds: float, host: str) -> str:
         number = secrets.token_hex(16)
@@ -79,11 +76,9 @@ class Requests:
 
     def take(self, host: str, seconds: float = WAIT_SECONDS) -> Document | None:
         """The next request for `host` or for any, None when there is none for `seconds`."""
-        try:
+        with reached():
             found = self._redis.blpop([self._queue(host), self._queue("")], timeout=seconds)
             body = self._redis.getdel(f"{self._prefix}:{_text(found[1])}") if found else None
-        except redis.RedisError as error:
-            raise Unavailable("Redis can't be reached") from error
         request: Document | None = orjson.loads(body) if body else None
         return request
 
@@ -97,55 +92,42 @@ class Requests:
 
     def live(self, host: str) -> None:
         """A worker of `host` lives; said at least every third of `HOST_MS`."""
-        try:
+        with reached():
             self._redis.set(f"{self._prefix}:host:{host}", 1, px=HOST_MS)
-        except redis.RedisError as error:
-            raise Unavailable("Redis can't be reached") from error
 
     def holds(self, tenant: str, task: str, host: str) -> None:
         """The worktree of `task` is on `host` now."""
-        try:
+        with reached():
             self._redis.set(f"{self._prefix}:at:{tenant}:{task}", host)
-        except redis.RedisError as error:
-            raise Unavailable("Redis can't be reached") from error
 
     def holder(self, tenant: str, task: str) -> str:
         """The living host that has the worktree of `task`, "" if there is none."""
-        try:
+        with reached():
             host = self._redis.get(f"{self._prefix}:at:{tenant}:{task}")
             name = _text(host) if host else ""
             if name and self._redis.exists(f"{self._prefix}:host:{name}"):
                 return name
-        except redis.RedisError as error:
-            raise Unavailable("Redis can't be reached") from error
         return ""
 
     def lives(self, host: str) -> bool:
         """Whether a worker of `host` has said lately that it lives."""
-        try:
+        with reached():
             return bool(self._redis.exists(f"{self._prefix}:host:{host}"))
-        except redis.RedisError as error:
-            raise Unavailable("Redis can't be reached") from error
 
     def gone(self, tenant: str, task: str) -> None:
         """The worktree of `task` is nowhere."""
-        try:
+        with reached():
             self._redis.delete(f"{self._prefix}:at:{tenant}:{task}")
-        except redis.RedisError as error:
-            raise Unavailable("Redis can't be reached") from error
 
     def _queue(self, host: str) -> str:
         return f"{self._prefix}:queue:{host or 'any'}"
 
     def _reply(self, request: Document, answer: Document) -> None:
         key = f"{self._prefix}:{request['id']}:reply"
-        try:
-            with self._redis.pipeline(transaction=True) as pipe:
-                pipe.rpush(key, orjson.dumps(answer))
-                pipe.pexpire(key, REPLY_MS)
-                pipe.execute()
-        except redis.RedisError as error:
-            raise Unavailable("Redis can't be reached") from error
+        with reached(), self._redis.pipeline(transaction=True) as pipe:
+            pipe.rpush(key, orjson.dumps(answer))
+            pipe.pexpire(key, REPLY_MS)
+            pipe.execute()
 
 
 def _text(raw: bytes | str) -> str:
