@@ -195,6 +195,15 @@ def alive(pid: int) -> bool:
         return False
 
 
+def killed(pid: int) -> bool:
+    """Kills a process; False if there is none."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_a_session_that_loses_every_worker_fails_after_a_bounded_number() -> None:
     env = {"BYRE_LEASE_SECONDS": "1.5", "BYRE_SWEEP_SECONDS": "0.5", "BYRE_MAX_ATTEMPTS": "2"}
     with running(env=env) as stack:
@@ -202,7 +211,7 @@ def test_a_session_that_loses_every_worker_fails_after_a_bounded_number() -> Non
         for expected in ("interrupted", "failed"):
             stack.say(session, "/sleep 60")
             until("it runs", lambda: status(stack, session) == "running")
-            os.kill(stack.reread()["worker_pids"][0], signal.SIGKILL)
+            until("the ready file names the worker that lives", lambda: killed(stack.reread()["worker_pids"][0]))
             until(f"it is {expected}", lambda now=expected: status(stack, session) == now, seconds=30)
             if expected == "interrupted":
                 assert stack.call("POST", f"/sessions/{session}/events", {"type": "user.message", "text": "x"}).status == 409
